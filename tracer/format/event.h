@@ -1,0 +1,67 @@
+// A record decoded to plain integers, and the interface that every source of events (a trace file, an imported snapshot)
+// implements. Analysis code sees only this.
+#ifndef VRAMLEDGER_TRACER_FORMAT_EVENT_H_
+#define VRAMLEDGER_TRACER_FORMAT_EVENT_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tracer/format/record.h"
+
+namespace vramledger {
+
+struct Event {
+  RecordKind kind = RecordKind::kNone;
+  Phase phase = Phase::kUnknown;
+  uint8_t device = 0;
+  uint8_t flags = 0;            // MemoryFlags for memory records; see FORMAT.md for control records
+  uint64_t sequence = 0;        // position in the trace, from 0, gaps = losses
+  uint64_t time_ns = 0;         // since the start of the trace
+  uint16_t thread = 0;
+  // Memory records.
+  uint16_t stream = 0;
+  uint32_t module = 0;          // string id, 0 = none
+  uint64_t address = 0;
+  uint64_t requested_bytes = 0;
+  uint64_t rounded_bytes = 0;   // block bytes; for segments their size
+  // Control records: meaning by kind, FORMAT.md §5.
+  uint32_t a = 0;
+  uint64_t b = 0;
+  uint64_t c = 0;
+};
+
+// What is known about a device from the trace's metadata.
+struct DeviceInfo {
+  int index = 0;
+  std::string name;
+  uint64_t total_bytes = 0;
+};
+
+// How far a source could be read and what is missing from it.
+struct SourceHealth {
+  bool ended_early = false;          // the writer never closed it (crash, kill) or its end is cut off
+  uint64_t lost_records = 0;         // sum over causes
+  std::vector<std::string> notes;    // one sentence each: losses, damage with offset, limits
+};
+
+class EventSource {
+ public:
+  virtual ~EventSource() = default;
+  // Next event in order. False at the end. A damaged place ends the stream after what is readable; health() then says
+  // where. Text records are absorbed into String() and metadata.
+  virtual bool Next(Event* event) = 0;
+  // The text of a string id; empty for 0 and for ids not (yet) seen.
+  virtual std::string_view String(uint32_t id) const = 0;
+  // JSON object text: versions, settings, devices, virtual device; "{}" if none. Complete only at the end of the stream.
+  virtual const std::string& metadata_json() const = 0;
+  virtual const SourceHealth& health() const = 0;
+  // "trace", "snapshot", ...
+  virtual std::string_view format() const = 0;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_TRACER_FORMAT_EVENT_H_
