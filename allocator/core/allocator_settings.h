@@ -1,0 +1,51 @@
+// Settings of the caching policy, in PyTorch's terms and syntax.
+#ifndef VRAMLEDGER_ALLOCATOR_CORE_ALLOCATOR_SETTINGS_H_
+#define VRAMLEDGER_ALLOCATOR_CORE_ALLOCATOR_SETTINGS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace vramledger {
+
+struct AllocatorSettings {
+  static constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+
+  // Blocks of at least this size are not split, nor given to smaller requests.
+  size_t max_split_size = kUnlimited;
+  // How much larger than the request an unsplittable block may be.
+  size_t max_non_split_rounding = size_t{20} << 20;
+  // Share of the allowed memory above which old free blocks are given back before the device is asked; 0 = never. Has an
+  // effect only with a memory fraction set, as in PyTorch.
+  double garbage_collection_threshold = 0;
+  // Divisions between powers of two to which sizes are rounded: entry i is for sizes in [2^(20+i), 2^(21+i)), the first also for all
+  // smaller and the last for all larger ones. 0 or 1 = off.
+  std::array<uint32_t, 16> roundup_power2_divisions{};
+  bool expandable_segments = false;
+  // Share of the device's memory that may be reserved; 1 or more = no limit is set at start.
+  double per_process_memory_fraction = 1.0;
+  // Size of the segments that serve requests between 1 MiB and half of it.
+  size_t large_segment_size = size_t{20} << 20;
+
+  // Names of settings that were understood but have no meaning here (host memory, back end ...), and one sentence each on what
+  // was not honoured.
+  std::vector<std::string> notes;
+
+  // Parses the text of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF). Empty text gives the defaults. An error names the
+  // setting and what was expected.
+  static absl::StatusOr<AllocatorSettings> Parse(std::string_view text);
+  // Reads PYTORCH_ALLOC_CONF, else PYTORCH_CUDA_ALLOC_CONF, from the environment.
+  static absl::StatusOr<AllocatorSettings> FromEnvironment();
+  // The settings that differ from the defaults, in the same syntax.
+  std::string ToString() const;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_ALLOCATOR_CORE_ALLOCATOR_SETTINGS_H_

@@ -1,0 +1,105 @@
+// The caching allocator: one per process, over all devices. It follows the policy of PyTorch's native CUDA allocator to the
+// byte and keeps its own ledger, so that sizes, streams and devices given at a free are never believed.
+//
+// Thread rule: every method may be called from any thread, except from inside an observer or a callback run under the lock. One
+// mutex per device. Nothing throws. Nothing depends on static destructors: an instance that is never destroyed may be
+// used while the process exits.
+#ifndef VRAMLEDGER_ALLOCATOR_CORE_CACHING_ALLOCATOR_H_
+#define VRAMLEDGER_ALLOCATOR_CORE_CACHING_ALLOCATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "allocator/core/allocator_observer.h"
+#include "allocator/core/allocator_settings.h"
+#include "allocator/core/allocator_types.h"
+#include "allocator/core/device_memory.h"
+#include "allocator/core/statistics.h"
+
+namespace vramledger {
+
+class DeviceAllocator;
+
+class CachingAllocator {
+ public:
+  // `memory` and `observer` (may be null) must outlive this. Devices are opened at the first request for them.
+  CachingAllocator(DeviceMemory& memory, AllocatorSettings settings, AllocatorObserver* observer);
+  // Gives every segment back to the device. Blocks still in use become invalid.
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  // A block of at least `bytes`, aligned to 512. 0 bytes: null and kOk. `out_of_memory`, if given, is filled when the status
+  // is kOutOfMemory.
+  AllocationResult Allocate(int device, StreamHandle stream, size_t bytes, const BlockTag& tag,
+                            OutOfMemoryInfo* out_of_memory = nullptr);
+
+  // `device_hint` only says where to look first.
+  FreeStatus Free(void* address, int device_hint = 0);
+
+  // The block must not be reused before the work now queued on `stream` is done. False if the address is no block in use.
+  bool RecordStream(void* address, StreamHandle stream, int device_hint = 0);
+
+  // Gives all unused segments back, after waiting for the streams that hold back frees (except while a capture is under way).
+  void EmptyCache();
+  void EmptyCache(int device);
+
+  // `fraction` of the device's memory may be reserved; out of [0, 1] is ignored and false.
+  bool SetMemoryFraction(double fraction, int device);
+  // 1 when no limit is set.
+  double MemoryFraction(int device);
+
+  // Start of the segment that holds the block at `address`, and its size; null for an address that is no block in use.
+  void* BaseAllocation(void* address, size_t* bytes);
+
+  // Brackets a CUDA graph capture. While any is under way, events are neither recorded nor queried and no cached memory is
+  // given back. (Private pools for captures come on top of this.)
+  void BeginCapture(int device);
+  void EndCapture(int device);
+
+  // A callback that may free memory when a request finds no block, run without any lock; true if it freed something.
+  // Cannot be taken back.
+  using FreeMemoryCallback = bool (*)(void* context);
+  void AddFreeMemoryCallback(FreeMemoryCallback callback, void* context);
+
+  Statistics GetStatistics(int device);
+  void ResetPeakStatistics(int device);
+  void ResetAccumulatedStatistics(int device);
+
+  // Largest free block of any stream and pool, and the memory the device has left: what a planner of workspaces may ask for.
+  size_t LargestFreeBlock(int device);
+
+  // Under the device's lock, in no particular order; `fn` must not call the allocator. The tag may be changed. Blocks in use and
+  // blocks awaiting their free are both live.
+  void ForEachLiveBlock(int device, absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn);
+  // Every block of every segment, segments by address and blocks by address within them. `segment` is the same for all
+  // blocks of a segment. Free blocks have an empty tag.
+  void ForEachBlock(int device,
+                    absl::FunctionRef<void(const SegmentView& segment, const BlockView&, BlockState, const BlockTag&)> fn);
+  // Runs `fn` on the tag of the block in use at `address` under the lock; false if there is none.
+  bool UpdateTag(void* address, int device_hint, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
+
+  // One sentence on what the ledger knows of an address, for error messages.
+  std::string DescribeAddress(const void* address);
+
+  int device_count() const { return static_cast<int>(devices_.size()); }
+  const AllocatorSettings& settings() const { return settings_; }
+  DeviceMemory& memory() { return memory_; }
+
+ private:
+  DeviceAllocator* device(int index) const {
+    return index >= 0 && index < device_count() ? devices_[static_cast<size_t>(index)].get() : nullptr;
+  }
+
+  DeviceMemory& memory_;
+  const AllocatorSettings settings_;
+  std::vector<std::unique_ptr<DeviceAllocator>> devices_;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_ALLOCATOR_CORE_CACHING_ALLOCATOR_H_
