@@ -37,6 +37,7 @@ enum class RecordKind : uint8_t {
   kString = 32,
   kMeta = 33,
   kContinuation = 34,
+  kPadding = 35,  // fills a chunk whose rest was too short for a text
 };
 
 constexpr bool IsMemoryRecord(RecordKind k) { return k >= RecordKind::kAlloc && k <= RecordKind::kOutOfMemory; }
@@ -148,9 +149,10 @@ struct ChunkHeader {
   uint64_t ordinal;        // kSealed: number of the chunk of records, from 0
   uint64_t first_sequence; // kSealed: sequence number of its first record
   uint32_t records;        // kSealed: 32-byte slots in it
-  uint32_t raw_crc32c;     // kSealed: of the decompressed records
+  uint32_t raw_crc32;      // kSealed: of the decompressed records
   uint64_t slot_bytes;     // kRing: bytes of one slot, header included
-  uint64_t header_crc32c;  // of the 56 bytes before
+  uint64_t reserved;
+  uint64_t header_crc32;   // of the 56 bytes before
 };
 static_assert(sizeof(ChunkHeader) == 64);
 

@@ -1,0 +1,339 @@
+#include "tracer/format/trace_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace vramledger {
+namespace {
+
+constexpr uint64_t kChunkAlign = 4096;
+// Limits on what a file may ask for, far above what the writer makes: a hostile header must not cost memory.
+constexpr uint64_t kMaxRecordsPerChunk = 1u << 20;
+constexpr uint64_t kMaxPackedBytes = 64u << 20;
+constexpr uint64_t kMaxSlots = 1u << 16;
+constexpr size_t kMaxMetadataBytes = 64u << 20;
+
+constexpr const char* kLossNames[] = {"the buffer was full", "the disk was full", "they belong to a forked child",
+                                      "a text was too long", "a table was full"};
+
+bool ReadAt(int fd, void* out, size_t bytes, uint64_t offset) {
+  char* p = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    p += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+// Where one chunk of records lies: compressed, or still raw in a slot of a ring.
+struct Piece {
+  uint64_t ordinal = 0;
+  uint64_t first_sequence = 0;
+  uint64_t offset = 0;  // of the payload
+  uint64_t payload_bytes = 0;
+  uint32_t records = 0;
+  uint32_t crc = 0;
+  bool sealed = false;
+};
+
+class TraceReader : public EventSource {
+ public:
+  TraceReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  ~TraceReader() override { ::close(fd_); }
+
+  absl::Status Initialize();
+  bool Next(Event* event) override;
+  std::string_view String(uint32_t id) const override {
+    const auto it = strings_.find(id);
+    return it == strings_.end() ? std::string_view() : std::string_view(it->second);
+  }
+  const std::string& metadata_json() const override { return metadata_text_; }
+  const SourceHealth& health() const override { return health_; }
+  std::string_view format() const override { return "trace"; }
+
+ private:
+  absl::Status ScanChunks(uint64_t file_bytes);
+  bool LoadPiece(const Piece& piece);
+  void Stop(std::string note) {
+    health_.notes.push_back(std::move(note));
+    health_.ended_early = true;
+    piece_index_ = pieces_.size();
+    record_index_ = records_in_buffer_ = 0;
+  }
+  bool AbsorbText(const ControlRecord& head);
+  void Decode(const uint8_t* slot, Event* event) const;
+
+  const std::string path_;
+  const int fd_;
+  FileHeader header_{};
+  std::vector<Piece> pieces_;
+  size_t piece_index_ = 0;  // next piece to load
+  std::vector<uint8_t> buffer_;
+  std::vector<uint8_t> packed_;
+  uint32_t records_in_buffer_ = 0;
+  uint32_t record_index_ = 0;
+  uint64_t buffer_sequence_ = 0;
+  std::optional<uint64_t> expected_sequence_;
+  uint64_t gap_records_ = 0;
+  bool finished_ = false;
+  absl::flat_hash_map<uint32_t, std::string> strings_;
+  nlohmann::json metadata_ = nlohmann::json::object();
+  std::string metadata_text_ = "{}";
+  size_t metadata_bytes_ = 0;
+  SourceHealth health_;
+};
+
+absl::Status TraceReader::Initialize() {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path_, "' is not a regular file"));
+  }
+  const auto file_bytes = static_cast<uint64_t>(info.st_size);
+  if (file_bytes < sizeof(FileHeader) || !ReadAt(fd_, &header_, sizeof(header_), 0) ||
+      std::memcmp(header_.magic, kTraceMagic, sizeof(kTraceMagic)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", path_, "' is not a vramledger trace: the first 8 bytes are not 'VRAMLDGR' (", file_bytes, " bytes in all)"));
+  }
+  if (header_.min_reader_version > kFormatVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path_, "' has trace format version ", header_.version,
+                                                   ", which needs a reader of version ", header_.min_reader_version,
+                                                   " or newer; this one reads up to version ", kFormatVersion));
+  }
+  if (header_.header_bytes < sizeof(FileHeader) || header_.header_bytes % kChunkAlign != 0 || header_.header_bytes > file_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path_, "' is damaged at offset 20: header size ", header_.header_bytes,
+                                                   " does not fit a file of ", file_bytes, " bytes"));
+  }
+  for (uint32_t i = 0; i < kLossCauseCount; ++i) {
+    const uint64_t n = header_.losses[i];
+    if (n == 0) continue;
+    const char* why = i < std::size(kLossNames) ? kLossNames[i] : "of a cause this reader does not know";
+    health_.lost_records += n;
+    health_.notes.push_back(absl::StrCat(n, " records were lost because ", why));
+  }
+  if (absl::Status status = ScanChunks(file_bytes); !status.ok()) return status;
+  if (header_.state != static_cast<uint32_t>(TraceState::kClosed)) {
+    health_.ended_early = true;
+    health_.notes.push_back("the trace ended early: the program was killed or is still running");
+  } else if (pieces_.size() < header_.total_chunks) {
+    health_.notes.push_back(absl::StrCat(header_.total_chunks - pieces_.size(), " of ", header_.total_chunks, " chunks of records are missing"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
+  std::vector<Piece> slots;
+  uint64_t offset = header_.header_bytes;
+  while (offset < file_bytes) {
+    ChunkHeader chunk{};
+    const bool whole = offset + sizeof(chunk) <= file_bytes && ReadAt(fd_, &chunk, sizeof(chunk), offset);
+    const uint64_t crc = whole ? crc32(0, reinterpret_cast<const Bytef*>(&chunk), offsetof(ChunkHeader, header_crc32)) : 0;
+    if (!whole || chunk.header_crc32 != crc) {
+      health_.notes.push_back(absl::StrCat("chunk header at offset ", offset, whole ? " is damaged" : " is cut off",
+                                           "; what follows it was not read"));
+      health_.ended_early = true;
+      break;
+    }
+    const uint64_t payload_offset = offset + sizeof(chunk);
+    if (chunk.payload_bytes > file_bytes - payload_offset) {
+      health_.notes.push_back(absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ",
+                                           file_bytes - payload_offset, " are there"));
+      health_.ended_early = true;
+      if (chunk.type == static_cast<uint32_t>(ChunkType::kSealed)) break;
+    }
+    if (chunk.type == static_cast<uint32_t>(ChunkType::kSealed)) {
+      if (chunk.records > kMaxRecordsPerChunk || chunk.payload_bytes > kMaxPackedBytes) {
+        return absl::InvalidArgumentError(absl::StrCat("'", path_, "' is damaged: chunk at offset ", offset, " claims ", chunk.records,
+                                                       " records in ", chunk.payload_bytes, " bytes, more than the format allows"));
+      }
+      pieces_.push_back({chunk.ordinal, chunk.first_sequence, payload_offset, chunk.payload_bytes, chunk.records, chunk.raw_crc32, true});
+    } else if (chunk.type == static_cast<uint32_t>(ChunkType::kRing)) {
+      const uint64_t record_bytes = chunk.slot_bytes < sizeof(SlotHeader) ? 0 : chunk.slot_bytes - sizeof(SlotHeader);
+      if (record_bytes == 0 || record_bytes % kRecordBytes != 0 || record_bytes / kRecordBytes > kMaxRecordsPerChunk ||
+          chunk.slot_count > kMaxSlots) {
+        return absl::InvalidArgumentError(absl::StrCat("'", path_, "' is damaged: ring at offset ", offset, " has ", chunk.slot_count,
+                                                       " slots of ", chunk.slot_bytes, " bytes, which the format does not allow"));
+      }
+      for (uint32_t i = 0; i < chunk.slot_count; ++i) {
+        const uint64_t at = payload_offset + i * chunk.slot_bytes;
+        SlotHeader slot{};
+        if (!ReadAt(fd_, &slot, sizeof(slot), at)) break;
+        if (slot.ordinal_plus_one == 0) continue;
+        const uint64_t available = std::min<uint64_t>(record_bytes, file_bytes - std::min(file_bytes, at + sizeof(slot)));
+        slots.push_back({slot.ordinal_plus_one - 1, slot.first_sequence, at + sizeof(slot), available / kRecordBytes * kRecordBytes,
+                         static_cast<uint32_t>(available / kRecordBytes), 0, false});
+      }
+    } else {
+      health_.notes.push_back(absl::StrCat("chunk at offset ", offset, " has an unknown type and was skipped"));
+    }
+    const uint64_t next = payload_offset + chunk.payload_bytes;
+    if (next < offset) break;
+    offset = (next + kChunkAlign - 1) / kChunkAlign * kChunkAlign;
+  }
+  // A process killed between writing a sealed chunk and clearing its slot leaves both: the sealed one is whole.
+  pieces_.insert(pieces_.end(), slots.begin(), slots.end());
+  std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& x, const Piece& y) { return x.ordinal < y.ordinal; });
+  pieces_.erase(std::unique(pieces_.begin(), pieces_.end(), [](const Piece& x, const Piece& y) { return x.ordinal == y.ordinal; }),
+                pieces_.end());
+  return absl::OkStatus();
+}
+
+bool TraceReader::LoadPiece(const Piece& piece) {
+  const size_t raw_bytes = size_t{piece.records} * kRecordBytes;
+  buffer_.resize(raw_bytes);
+  record_index_ = 0;
+  records_in_buffer_ = 0;
+  if (piece.sealed) {
+    packed_.resize(piece.payload_bytes);
+    if (!ReadAt(fd_, packed_.data(), packed_.size(), piece.offset)) {
+      Stop(absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader), " could not be read: ", std::strerror(errno)));
+      return false;
+    }
+    const size_t n = ZSTD_decompress(buffer_.data(), raw_bytes, packed_.data(), packed_.size());
+    if (ZSTD_isError(n) || n != raw_bytes || crc32(0, buffer_.data(), static_cast<uInt>(raw_bytes)) != piece.crc) {
+      Stop(absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
+                        " is damaged (checksum or compression); reading stopped there"));
+      return false;
+    }
+    records_in_buffer_ = piece.records;
+  } else {
+    if (!ReadAt(fd_, buffer_.data(), raw_bytes, piece.offset)) {
+      Stop(absl::StrCat("slot at offset ", piece.offset, " could not be read: ", std::strerror(errno)));
+      return false;
+    }
+    records_in_buffer_ = piece.records;
+    while (records_in_buffer_ > 0 && buffer_[size_t{records_in_buffer_ - 1} * kRecordBytes] == 0) --records_in_buffer_;
+  }
+  buffer_sequence_ = piece.first_sequence;
+  if (expected_sequence_ && buffer_sequence_ > *expected_sequence_) gap_records_ += buffer_sequence_ - *expected_sequence_;
+  expected_sequence_ = buffer_sequence_ + records_in_buffer_;
+  return true;
+}
+
+bool TraceReader::AbsorbText(const ControlRecord& head) {
+  const uint64_t length = head.b;
+  const uint64_t parts = (length + kContinuationBytes - 1) / kContinuationBytes;
+  if (length > kMaxTextBytes || record_index_ + parts > records_in_buffer_) return false;
+  std::string text;
+  text.reserve(length);
+  for (uint64_t i = 0; i < parts; ++i, ++record_index_) {
+    ContinuationRecord part{};
+    std::memcpy(&part, buffer_.data() + size_t{record_index_} * kRecordBytes, sizeof(part));
+    if (part.kind != static_cast<uint8_t>(RecordKind::kContinuation)) return false;
+    text.append(part.text, std::min<uint64_t>(kContinuationBytes, length - text.size()));
+  }
+  if (static_cast<RecordKind>(head.kind) == RecordKind::kString) {
+    strings_[head.a] = std::move(text);
+    return true;
+  }
+  metadata_bytes_ += text.size();
+  nlohmann::json patch = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!patch.is_object() || metadata_bytes_ > kMaxMetadataBytes) {
+    health_.notes.push_back(absl::StrCat("a metadata record is not a JSON object and was skipped (record ",
+                                         buffer_sequence_ + record_index_, ")"));
+    return true;
+  }
+  metadata_.merge_patch(patch);
+  metadata_text_ = metadata_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return true;
+}
+
+void TraceReader::Decode(const uint8_t* slot, Event* event) const {
+  *event = Event{};
+  ControlRecord control{};
+  std::memcpy(&control, slot, sizeof(control));
+  event->kind = static_cast<RecordKind>(control.kind);
+  event->phase = control.phase < kPhaseCount ? static_cast<Phase>(control.phase) : Phase::kUnknown;
+  event->device = control.device;
+  event->flags = control.flags;
+  event->time_ns = Load48(control.time48) * kTimeUnitNs;
+  event->thread = control.thread;
+  if (IsMemoryRecord(event->kind)) {
+    MemoryRecord memory{};
+    std::memcpy(&memory, slot, sizeof(memory));
+    event->stream = memory.stream;
+    event->module = memory.module;
+    event->address = Load48(memory.address48) * kAddressUnit;
+    event->rounded_bytes = uint64_t{memory.blocks} * kBlockUnit;
+    event->requested_bytes = event->rounded_bytes - std::min<uint64_t>(memory.slack, event->rounded_bytes);
+  } else {
+    event->a = control.a;
+    event->b = control.b;
+    event->c = control.c;
+  }
+}
+
+bool TraceReader::Next(Event* event) {
+  for (;;) {
+    if (record_index_ >= records_in_buffer_) {
+      if (piece_index_ >= pieces_.size()) {
+        if (!finished_) {
+          finished_ = true;
+          if (gap_records_ > 0) {
+            health_.notes.push_back(absl::StrCat(gap_records_, " record numbers are missing in between"));
+            health_.lost_records = std::max(health_.lost_records, gap_records_);
+          }
+        }
+        return false;
+      }
+      const Piece piece = pieces_[piece_index_++];
+      if (!LoadPiece(piece)) continue;
+      continue;
+    }
+    const uint8_t* slot = buffer_.data() + size_t{record_index_} * kRecordBytes;
+    const auto kind = static_cast<RecordKind>(slot[0]);
+    const uint64_t sequence = buffer_sequence_ + record_index_;
+    ++record_index_;
+    if (IsTextRecord(kind)) {
+      ControlRecord head{};
+      std::memcpy(&head, slot, sizeof(head));
+      // A text cut by the end of a killed trace is the one record that may be lost; elsewhere it is damage.
+      if (!AbsorbText(head) && (piece_index_ < pieces_.size() || header_.state == static_cast<uint32_t>(TraceState::kClosed))) {
+        health_.notes.push_back(absl::StrCat("record ", sequence, " is a text whose parts are missing; it was skipped"));
+      }
+      continue;
+    }
+    if (!IsMemoryRecord(kind) && !IsControlRecord(kind)) continue;  // padding, continuation, none, or newer than we know
+    Decode(slot, event);
+    event->sequence = sequence;
+    return true;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EventSource>> OpenTrace(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::NotFoundError(absl::StrCat("cannot open '", path, "': ", std::strerror(errno)));
+  auto reader = std::make_unique<TraceReader>(path, fd);
+  if (absl::Status status = reader->Initialize(); !status.ok()) return status;
+  return reader;
+}
+
+bool LooksLikeTrace(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char magic[sizeof(kTraceMagic)];
+  const bool ok = ReadAt(fd, magic, sizeof(magic), 0) && std::memcmp(magic, kTraceMagic, sizeof(magic)) == 0;
+  ::close(fd);
+  return ok;
+}
+
+}  // namespace vramledger

@@ -1,0 +1,369 @@
+#include "tracer/format/trace_writer.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace vramledger {
+namespace {
+
+// Chunks begin on page boundaries so that a ring can be mapped.
+constexpr uint64_t kChunkAlign = 4096;
+constexpr uint32_t kMaxStrings = 1u << 24;
+
+uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+uint64_t ClockNs(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// The kind byte is what makes a record count, so it is stored after the rest: a process killed in between leaves kNone.
+void Commit(uint8_t* slot, const void* record) {
+  std::memcpy(slot + 1, static_cast<const uint8_t*>(record) + 1, kRecordBytes - 1);
+  std::atomic_signal_fence(std::memory_order_release);
+  *static_cast<volatile uint8_t*>(slot) = *static_cast<const uint8_t*>(record);
+}
+
+ChunkHeader SealHeader(ChunkHeader header) {
+  header.header_crc32 = crc32(0, reinterpret_cast<const Bytef*>(&header), offsetof(ChunkHeader, header_crc32));
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TraceWriter>> TraceWriter::Create(const std::string& path,
+                                                                 const TraceWriterOptions& options) {
+  struct stat existing {};
+  if (::lstat(path.c_str(), &existing) == 0) {
+    if (!S_ISREG(existing.st_mode)) {
+      return absl::UnavailableError(absl::StrCat("cannot create the trace '", path, "': it exists and is not a regular file"));
+    }
+    // A new inode rather than O_TRUNC: another process may still have the old file mapped, and would die of SIGBUS.
+    ::unlink(path.c_str());
+  }
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) {
+    return absl::UnavailableError(absl::StrCat("cannot create the trace '", path, "': ", std::strerror(errno)));
+  }
+  std::unique_ptr<TraceWriter> writer(new TraceWriter(path, fd, options));
+  if (absl::Status status = writer->Initialize(); !status.ok()) return status;
+  return writer;
+}
+
+TraceWriter::TraceWriter(std::string path, int fd, const TraceWriterOptions& options)
+    : path_(std::move(path)), fd_(fd), options_(options), start_ns_(ClockNs(CLOCK_MONOTONIC)) {}
+
+TraceWriter::~TraceWriter() {
+  Close();
+  for (const Mapping& m : mappings_) ::munmap(m.address, m.bytes);
+  if (header_ != nullptr) ::munmap(header_, kFileHeaderBytes);
+  ::close(fd_);
+}
+
+absl::Status TraceWriter::Initialize() {
+  // Reserved, not sparse: a store into a mapped page that the disk has no room for would be a SIGBUS in the training run.
+  if (const int error = ::posix_fallocate(fd_, 0, kFileHeaderBytes); error != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot reserve space for the trace '", path_, "': ", std::strerror(error)));
+  }
+  void* map = ::mmap(nullptr, kFileHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (map == MAP_FAILED) {
+    return absl::UnavailableError(absl::StrCat("cannot map the trace '", path_, "': ", std::strerror(errno)));
+  }
+  header_ = static_cast<FileHeader*>(map);
+  if (absl::Status status = AddRing(options_.initial_slots); !status.ok()) return status;
+  FileHeader header{};
+  std::memcpy(header.magic, kTraceMagic, sizeof(header.magic));
+  header.version = kFormatVersion;
+  header.min_reader_version = kMinReaderVersion;
+  header.header_bytes = kFileHeaderBytes;
+  header.state = static_cast<uint32_t>(TraceState::kOpen);
+  header.start_unix_ns = ClockNs(CLOCK_REALTIME);
+  header.pid = static_cast<uint64_t>(::getpid());
+  *header_ = header;
+  lock_.lock();
+  ActivateFreeSlot();
+  lock_.unlock();
+  accepting_.store(true);
+  // Signals of the program (Ctrl-C, timers) are its own threads' business.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  compressor_ = std::thread([this] { CompressorMain(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return absl::OkStatus();
+}
+
+absl::Status TraceWriter::AddRing(uint32_t slots) {
+  const uint64_t slot_bytes = sizeof(SlotHeader) + uint64_t{options_.records_per_slot} * kRecordBytes;
+  const uint64_t payload = slot_bytes * slots;
+  const uint64_t total = RoundUp(sizeof(ChunkHeader) + payload, kChunkAlign);
+  const auto offset = static_cast<off_t>(end_offset_);
+  if (const int error = ::posix_fallocate(fd_, offset, static_cast<off_t>(total)); error != 0) {
+    if (::ftruncate(fd_, offset) != 0) { /* the reader ignores what follows the last whole chunk */ }
+    return absl::UnavailableError(absl::StrCat("cannot reserve ", total, " bytes for the trace '", path_, "': ",
+                                               std::strerror(error)));
+  }
+  void* map = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, offset);
+  if (map == MAP_FAILED) {
+    return absl::UnavailableError(absl::StrCat("cannot map the trace '", path_, "': ", std::strerror(errno)));
+  }
+  ChunkHeader header{};
+  header.type = static_cast<uint32_t>(ChunkType::kRing);
+  header.slot_count = slots;
+  header.payload_bytes = payload;
+  header.slot_bytes = slot_bytes;
+  auto* base = static_cast<uint8_t*>(map);
+  const ChunkHeader sealed = SealHeader(header);
+  std::memcpy(base, &sealed, sizeof(sealed));
+  mappings_.push_back({map, total, offset});
+  end_offset_ += total;
+  slot_count_ += slots;
+  lock_.lock();
+  for (uint32_t i = slots; i > 0; --i) {
+    uint8_t* slot = base + sizeof(ChunkHeader) + (i - 1) * slot_bytes;
+    free_slots_.push_back({reinterpret_cast<SlotHeader*>(slot), slot + sizeof(SlotHeader)});
+  }
+  lock_.unlock();
+  return absl::OkStatus();
+}
+
+uint64_t TraceWriter::Now() const { return ClockNs(CLOCK_MONOTONIC) - start_ns_; }
+
+bool TraceWriter::ActivateFreeSlot() {
+  if (free_slots_.empty()) return false;
+  current_ = free_slots_.back();
+  free_slots_.pop_back();
+  next_ = 0;
+  current_.header->first_sequence = sequence_;
+  std::atomic_signal_fence(std::memory_order_release);
+  current_.header->ordinal_plus_one = ++next_ordinal_;
+  return true;
+}
+
+void TraceWriter::RetireCurrent() {
+  if (current_.header == nullptr) return;
+  {
+    std::lock_guard<std::mutex> guard(work_mutex_);
+    full_slots_.push_back(current_);
+    if (free_slots_.size() <= 2) want_more_slots_ = true;
+  }
+  work_ready_.notify_one();
+  current_ = Slot{};
+}
+
+bool TraceWriter::EnsureRoom(uint32_t slots) {
+  if (current_.header != nullptr && next_ + slots <= options_.records_per_slot) return true;
+  if (current_.header != nullptr) {
+    ControlRecord padding{};
+    padding.kind = static_cast<uint8_t>(RecordKind::kPadding);
+    for (; next_ < options_.records_per_slot; ++next_, ++sequence_) {
+      Commit(current_.records + size_t{next_} * kRecordBytes, &padding);
+    }
+    RetireCurrent();
+  }
+  return ActivateFreeSlot();
+}
+
+void TraceWriter::AppendSlots(const void* record, uint8_t, bool keep_time) {
+  if (!accepting_.load(std::memory_order_relaxed)) return;
+  alignas(8) uint8_t copy[kRecordBytes];
+  std::memcpy(copy, record, kRecordBytes);
+  if (!keep_time) {
+    const uint64_t units = Now() / kTimeUnitNs;
+    std::memcpy(copy + offsetof(MemoryRecord, time48), &units, 6);
+  }
+  lock_.lock();
+  if (EnsureRoom(1)) {
+    Commit(current_.records + size_t{next_} * kRecordBytes, copy);
+    ++next_;
+  } else {
+    __atomic_fetch_add(&header_->losses[static_cast<uint32_t>(LossCause::kBufferFull)], 1, __ATOMIC_RELAXED);
+  }
+  ++sequence_;  // a lost record takes a number too, so that the gap shows
+  lock_.unlock();
+}
+
+void TraceWriter::AppendText(RecordKind kind, uint32_t id, std::string_view text) {
+  if (!accepting_.load(std::memory_order_relaxed)) return;
+  const auto continuations = static_cast<uint32_t>((text.size() + kContinuationBytes - 1) / kContinuationBytes);
+  ControlRecord head{};
+  head.kind = static_cast<uint8_t>(kind);
+  head.a = id;
+  head.b = text.size();
+  Store48(head.time48, Now() / kTimeUnitNs);
+  lock_.lock();
+  if (!EnsureRoom(1 + continuations)) {
+    __atomic_fetch_add(&header_->losses[static_cast<uint32_t>(LossCause::kBufferFull)], 1 + continuations, __ATOMIC_RELAXED);
+    sequence_ += 1 + continuations;
+    lock_.unlock();
+    return;
+  }
+  Commit(current_.records + size_t{next_} * kRecordBytes, &head);
+  ++next_;
+  for (uint32_t i = 0; i < continuations; ++i, ++next_) {
+    ContinuationRecord part{};
+    part.kind = static_cast<uint8_t>(RecordKind::kContinuation);
+    const std::string_view piece = text.substr(size_t{i} * kContinuationBytes, kContinuationBytes);
+    std::memcpy(part.text, piece.data(), piece.size());
+    Commit(current_.records + size_t{next_} * kRecordBytes, &part);
+  }
+  sequence_ += 1 + continuations;
+  lock_.unlock();
+}
+
+uint32_t TraceWriter::InternString(std::string_view text) {
+  if (text.empty() || !accepting_.load(std::memory_order_relaxed)) return 0;
+  const uint32_t limit = std::min(kMaxTextBytes, (options_.records_per_slot - 1) * kContinuationBytes);
+  if (text.size() > limit) {
+    AddLoss(LossCause::kTextTooLong);
+    text = text.substr(0, limit);
+  }
+  std::lock_guard<std::mutex> guard(string_mutex_);
+  // Debian's Abseil has a string_view of its own, which the map's hash wants.
+  if (const auto it = strings_.find(absl::string_view(text.data(), text.size())); it != strings_.end()) return it->second;
+  if (strings_.size() >= kMaxStrings) {
+    AddLoss(LossCause::kTableFull);
+    return 0;
+  }
+  const auto id = static_cast<uint32_t>(strings_.size() + 1);
+  strings_.emplace(text, id);
+  AppendText(RecordKind::kString, id, text);
+  return id;
+}
+
+void TraceWriter::AppendMetadata(std::string_view json) {
+  if (json.size() > std::min(kMaxTextBytes, (options_.records_per_slot - 1) * kContinuationBytes)) {
+    AddLoss(LossCause::kTextTooLong);
+    return;
+  }
+  AppendText(RecordKind::kMeta, 0, json);
+}
+
+void TraceWriter::AddLoss(LossCause cause, uint64_t count) {
+  if (detached_) return;
+  __atomic_fetch_add(&header_->losses[static_cast<uint32_t>(cause)], count, __ATOMIC_RELAXED);
+}
+
+uint64_t TraceWriter::losses() const {
+  uint64_t sum = 0;
+  for (const uint64_t& loss : header_->losses) sum += __atomic_load_n(&loss, __ATOMIC_RELAXED);
+  return sum;
+}
+
+bool TraceWriter::WriteAll(const void* data, size_t bytes, uint64_t offset) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    p += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+void TraceWriter::SealSlot(const Slot& slot) {
+  const size_t raw_bytes = size_t{options_.records_per_slot} * kRecordBytes;
+  // The last slot of a trace is seldom full: what follows the last committed record is not part of the chunk.
+  uint32_t records = options_.records_per_slot;
+  while (records > 0 && slot.records[size_t{records - 1} * kRecordBytes] == 0) --records;
+  compress_buffer_.resize(sizeof(ChunkHeader) + ZSTD_compressBound(raw_bytes));
+  const size_t used = size_t{records} * kRecordBytes;
+  const size_t packed = ZSTD_compress(compress_buffer_.data() + sizeof(ChunkHeader), compress_buffer_.size() - sizeof(ChunkHeader),
+                                      slot.records, used, options_.compression_level);
+  bool written = records == 0;
+  if (!ZSTD_isError(packed) && records > 0) {
+    ChunkHeader header{};
+    header.type = static_cast<uint32_t>(ChunkType::kSealed);
+    header.payload_bytes = packed;
+    header.ordinal = slot.header->ordinal_plus_one - 1;
+    header.first_sequence = slot.header->first_sequence;
+    header.records = records;
+    header.raw_crc32 = static_cast<uint32_t>(crc32(0, slot.records, static_cast<uInt>(used)));
+    const ChunkHeader sealed = SealHeader(header);
+    std::memcpy(compress_buffer_.data(), &sealed, sizeof(sealed));
+    const uint64_t total = sizeof(ChunkHeader) + packed;
+    written = WriteAll(compress_buffer_.data(), total, end_offset_);
+    if (written) end_offset_ = RoundUp(end_offset_ + total, kChunkAlign);
+  }
+  if (!written) AddLoss(LossCause::kDiskFull, records);
+  // The ordinal goes first: a reader that meets a half-cleared slot must not take it for the chunk just written.
+  slot.header->ordinal_plus_one = 0;
+  std::atomic_signal_fence(std::memory_order_release);
+  std::memset(slot.records, 0, raw_bytes);
+  lock_.lock();
+  free_slots_.push_back(slot);
+  lock_.unlock();
+}
+
+void TraceWriter::CompressorMain() {
+  for (;;) {
+    Slot slot{};
+    bool grow = false;
+    {
+      std::unique_lock<std::mutex> guard(work_mutex_);
+      work_ready_.wait(guard, [this] { return closing_ || !full_slots_.empty() || want_more_slots_; });
+      grow = want_more_slots_ && slot_count_ < options_.max_slots;
+      want_more_slots_ = false;
+      if (!full_slots_.empty()) {
+        slot = full_slots_.front();
+        full_slots_.pop_front();
+      } else if (closing_) {
+        return;
+      }
+    }
+    // More room first: a burst fills slots faster than they are compressed. Failure to grow shows as counted losses.
+    if (grow) AddRing(std::min(slot_count_, options_.max_slots - slot_count_)).IgnoreError();
+    if (slot.header != nullptr) SealSlot(slot);
+  }
+}
+
+void TraceWriter::Close() {
+  std::lock_guard<std::mutex> close_guard(close_mutex_);
+  if (closed_) return;
+  closed_ = true;
+  if (detached_) {
+    // The compressor thread does not exist in a forked child, and the file is the parent's.
+    if (compressor_.joinable()) compressor_.detach();
+    return;
+  }
+  if (!compressor_.joinable()) return;  // Initialize failed
+  accepting_.store(false);
+  lock_.lock();
+  RetireCurrent();
+  lock_.unlock();
+  {
+    std::lock_guard<std::mutex> guard(work_mutex_);
+    closing_ = true;
+    want_more_slots_ = false;
+  }
+  work_ready_.notify_one();
+  compressor_.join();
+  if (::ftruncate(fd_, static_cast<off_t>(end_offset_)) != 0) { /* a longer tail is harmless */ }
+  // The ring is all zeros now; give its space back.
+  for (const Mapping& m : mappings_) {
+    ::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, m.file_offset + static_cast<off_t>(kChunkAlign),
+                static_cast<off_t>(m.bytes - kChunkAlign));
+  }
+  header_->total_chunks = next_ordinal_;
+  header_->end_unix_ns = ClockNs(CLOCK_REALTIME);
+  header_->state = static_cast<uint32_t>(TraceState::kClosed);
+}
+
+}  // namespace vramledger
