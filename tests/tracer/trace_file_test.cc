@@ -184,7 +184,7 @@ TEST(TraceFile, LongTextsSurviveAndTooLongOnesAreCounted) {
 TEST(TraceFile, SurvivesSigkillWithAtMostOneRecordLost) {
   TraceWriterOptions options;
   options.records_per_slot = 256;  // many seals, so that kills meet every state
-  options.initial_slots = 32;      // and room for all records even if the compressor gets no processor
+  options.initial_slots = 64;      // and room for all records even if the compressor gets no processor
   std::mt19937 random(7);
   for (int round = 0; round < 40; ++round) {
     TempFile file;
