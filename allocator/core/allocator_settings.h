@@ -30,8 +30,13 @@ struct AllocatorSettings {
   bool expandable_segments = false;
   // Share of the device's memory that may be reserved; 1 or more = no limit is set at start.
   double per_process_memory_fraction = 1.0;
-  // Size of the segments that serve requests between 1 MiB and half of it.
+  // Size of the segments that serve requests between 1 and 10 MiB.
   size_t large_segment_size = size_t{20} << 20;
+
+  // Which of several free blocks of equal size is taken first. PyTorch up to 2.11: the one at the lowest address; newer: the one
+  // whose segment is the oldest. Not part of the configuration text.
+  enum class EqualSizeOrder : uint8_t { kAddress, kSegmentAge };
+  EqualSizeOrder equal_size_order = EqualSizeOrder::kAddress;
 
   // Names of settings that were understood but have no meaning here (host memory, back end ...), and one sentence each on what
   // was not honoured.
@@ -40,7 +45,7 @@ struct AllocatorSettings {
   // Parses the text of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF). Empty text gives the defaults. An error names the
   // setting and what was expected.
   static absl::StatusOr<AllocatorSettings> Parse(std::string_view text);
-  // Reads PYTORCH_ALLOC_CONF, else PYTORCH_CUDA_ALLOC_CONF, from the environment.
+  // Reads PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, from the environment: PyTorch's order.
   static absl::StatusOr<AllocatorSettings> FromEnvironment();
   // The settings that differ from the defaults, in the same syntax.
   std::string ToString() const;

@@ -1,0 +1,145 @@
+#include "allocator/core/caching_allocator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "allocator/core/device_allocator.h"
+
+namespace vramledger {
+
+CachingAllocator::CachingAllocator(DeviceMemory& memory, AllocatorSettings settings, AllocatorObserver* observer)
+    : memory_(memory), settings_(std::move(settings)) {
+  const int count = memory.device_count();
+  for (int i = 0; i < count; ++i) {
+    devices_.push_back(std::make_unique<DeviceAllocator>(memory, settings_, observer, i));
+  }
+}
+
+CachingAllocator::~CachingAllocator() = default;
+
+AllocationResult CachingAllocator::Allocate(int device_index, StreamHandle stream, size_t bytes, const BlockTag& tag,
+                                            OutOfMemoryInfo* out_of_memory) {
+  DeviceAllocator* d = device(device_index);
+  if (d == nullptr) {
+    AllocationResult result;
+    result.status = AllocationStatus::kInvalidDevice;
+    return result;
+  }
+  return d->Allocate(stream, bytes, tag, out_of_memory);
+}
+
+FreeStatus CachingAllocator::Free(void* address, int device_hint) {
+  if (address == nullptr) return FreeStatus::kNull;
+  const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+  DeviceAllocator* const hinted = device(device_hint);
+  FreeStatus status = hinted != nullptr ? hinted->Free(at) : FreeStatus::kForeign;
+  if (status != FreeStatus::kForeign && status != FreeStatus::kDoubleFree) return status;
+  for (const auto& d : devices_) {
+    if (d.get() == hinted) continue;
+    // A device may remember an address as given back that is another's by now.
+    const FreeStatus other = d->Free(at);
+    if (other == FreeStatus::kOk) return other;
+    if (status == FreeStatus::kForeign) status = other;
+  }
+  return status;
+}
+
+bool CachingAllocator::RecordStream(void* address, StreamHandle stream, int device_hint) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+  DeviceAllocator* const hinted = device(device_hint);
+  if (hinted != nullptr && hinted->RecordStream(at, stream)) return true;
+  for (const auto& d : devices_) {
+    if (d.get() != hinted && d->RecordStream(at, stream)) return true;
+  }
+  return false;
+}
+
+void CachingAllocator::EmptyCache() {
+  for (const auto& d : devices_) d->EmptyCache();
+}
+
+void CachingAllocator::EmptyCache(int device_index) {
+  if (DeviceAllocator* d = device(device_index)) d->EmptyCache();
+}
+
+bool CachingAllocator::SetMemoryFraction(double fraction, int device_index) {
+  DeviceAllocator* d = device(device_index);
+  return d != nullptr && d->SetMemoryFraction(fraction);
+}
+
+double CachingAllocator::MemoryFraction(int device_index) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? 1 : d->MemoryFraction();
+}
+
+void* CachingAllocator::BaseAllocation(void* address, size_t* bytes) {
+  for (const auto& d : devices_) {
+    if (void* base = d->BaseAllocation(reinterpret_cast<uintptr_t>(address), bytes)) return base;
+  }
+  return nullptr;
+}
+
+void CachingAllocator::BeginCapture(int device_index) {
+  if (DeviceAllocator* d = device(device_index)) d->BeginCapture();
+}
+
+void CachingAllocator::EndCapture(int device_index) {
+  if (DeviceAllocator* d = device(device_index)) d->EndCapture();
+}
+
+void CachingAllocator::AddFreeMemoryCallback(FreeMemoryCallback callback, void* context) {
+  for (const auto& d : devices_) d->AddFreeMemoryCallback(callback, context);
+}
+
+Statistics CachingAllocator::GetStatistics(int device_index) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? Statistics() : d->GetStatistics();
+}
+
+void CachingAllocator::ResetPeakStatistics(int device_index) {
+  if (DeviceAllocator* d = device(device_index)) d->ResetPeakStatistics();
+}
+
+void CachingAllocator::ResetAccumulatedStatistics(int device_index) {
+  if (DeviceAllocator* d = device(device_index)) d->ResetAccumulatedStatistics();
+}
+
+size_t CachingAllocator::LargestFreeBlock(int device_index) {
+  DeviceAllocator* d = device(device_index);
+  if (d == nullptr) return 0;
+  DeviceMemoryInfo info;
+  memory_.MemoryInfo(device_index, &info);
+  return std::max(info.free_bytes, d->LargestFreeBlock());
+}
+
+void CachingAllocator::ForEachLiveBlock(int device_index,
+                                        absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn) {
+  if (DeviceAllocator* d = device(device_index)) d->ForEachLiveBlock(fn);
+}
+
+void CachingAllocator::ForEachBlock(
+    int device_index, absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn) {
+  if (DeviceAllocator* d = device(device_index)) d->ForEachBlock(fn);
+}
+
+bool CachingAllocator::UpdateTag(void* address, int device_hint,
+                                 absl::FunctionRef<void(const BlockView&, BlockTag&)> fn) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+  DeviceAllocator* const hinted = device(device_hint);
+  if (hinted != nullptr && hinted->UpdateTag(at, fn)) return true;
+  for (const auto& d : devices_) {
+    if (d.get() != hinted && d->UpdateTag(at, fn)) return true;
+  }
+  return false;
+}
+
+std::string CachingAllocator::DescribeAddress(const void* address) {
+  for (const auto& d : devices_) {
+    const std::string text = d->DescribeAddress(reinterpret_cast<uintptr_t>(address));
+    if (!text.empty()) return text;
+  }
+  return absl::StrFormat("0x%x was never handed out by this allocator", reinterpret_cast<uintptr_t>(address));
+}
+
+}  // namespace vramledger

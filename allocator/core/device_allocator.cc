@@ -1,0 +1,315 @@
+// Taking and freeing blocks: the hot path.
+#include "allocator/core/device_allocator.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "allocator/core/stat_operations.h"
+
+namespace vramledger {
+namespace {
+
+constexpr size_t kUnit = 512;                       // every block is a multiple of it
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kLargestSmall = kMiB;              // largest block of the small pool
+constexpr size_t kSmallSegment = 2 * kMiB;
+constexpr size_t kLargestPacked = 10 * kMiB;        // below it, large requests share segments
+constexpr size_t kSegmentUnit = 2 * kMiB;           // from it on, segments are multiples of this
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+DeviceAllocator::DeviceAllocator(DeviceMemory& memory, const AllocatorSettings& settings, AllocatorObserver* observer,
+                                 int device)
+    : memory_(memory), settings_(settings), observer_(observer), device_(device) {}
+
+DeviceAllocator::~DeviceAllocator() {
+  for (const StreamEvents& stream : events_) {
+    for (const auto& [event, block] : stream.queue) spare_events_.push_back(event);
+  }
+  for (const EventHandle event : spare_events_) memory_.DestroyEvent(device_, event);
+  for (const auto& [address, segment] : segments_) {
+    void* const start = reinterpret_cast<void*>(address);
+    if (!segment->expandable()) {
+      memory_.Free(device_, start);
+      continue;
+    }
+    for (const Block* b = index_.Find(address); b != nullptr; b = b->next) {
+      if (b->state == BlockState::kUnmapped) continue;
+      for (size_t at = RoundUp(b->address - address, segment->page_bytes); at < b->address - address + b->bytes;
+           at += segment->page_bytes) {
+        memory_.Unmap(device_, reinterpret_cast<void*>(address + at), segment->page_bytes);
+      }
+    }
+    memory_.ReleaseAddress(device_, start, segment->bytes);
+  }
+}
+
+size_t DeviceAllocator::RoundSize(size_t bytes) const {
+  if (bytes < kUnit) return kUnit;
+  // Interval 0 holds everything below 2 MiB, the last everything from 32 GiB on.
+  const int log = std::bit_width(bytes) - 1;
+  const size_t interval = static_cast<size_t>(std::clamp(log - 20, 0, 15));
+  const size_t divisions = settings_.roundup_power2_divisions[interval];
+  if (divisions > 1 && bytes > kUnit * divisions) return RoundUp(bytes, std::bit_floor(bytes) / divisions);
+  return RoundUp(bytes, kUnit);
+}
+
+size_t DeviceAllocator::SegmentSize(size_t rounded) const {
+  if (rounded <= kLargestSmall) return kSmallSegment;
+  if (rounded < kLargestPacked) return settings_.large_segment_size;
+  return RoundUp(rounded, kSegmentUnit);
+}
+
+StreamPool* DeviceAllocator::StreamPoolFor(Pool& pool, StreamHandle stream) {
+  auto it = pool.streams.begin();
+  while (it != pool.streams.end() && (*it)->stream < stream) ++it;
+  if (it != pool.streams.end() && (*it)->stream == stream) return it->get();
+  const bool by_age = settings_.equal_size_order == AllocatorSettings::EqualSizeOrder::kSegmentAge;
+  return pool.streams.insert(it, std::make_unique<StreamPool>(&pool, stream, by_age))->get();
+}
+
+AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag,
+                                           OutOfMemoryInfo* out_of_memory) {
+  AllocationResult result;
+  if (bytes == 0) return result;
+  if (bytes > AllocatorSettings::kUnlimited / 2) bytes = AllocatorSettings::kUnlimited / 2;  // keeps sums from wrapping
+
+  SmallMutexLock lock(mutex_);
+  if (!opened_) {
+    opened_ = true;
+    if (settings_.per_process_memory_fraction < 1) SetMemoryFractionLocked(settings_.per_process_memory_fraction);
+  }
+  if (captures_ == 0 && (!events_.empty() || !deferred_.empty())) ProcessEvents();
+
+  Request request;
+  request.bytes = RoundSize(bytes);
+  request.pool = StreamPoolFor(request.bytes <= kLargestSmall ? small_ : large_, stream);
+  request.segment_bytes = SegmentSize(request.bytes);
+
+  Block* block = TakeFreeBlock(request);
+  if (block == nullptr) {
+    const Supply supply = FindBlock(request, &block);
+    if (supply != Supply::kOk) {
+      result.status = supply == Supply::kFailed ? AllocationStatus::kDeviceError : AllocationStatus::kOutOfMemory;
+      if (supply == Supply::kOutOfMemory) {
+        ++num_ooms_;
+        OutOfMemoryInfo info;
+        FillOutOfMemory(request, bytes, &info);
+        if (observer_ != nullptr) observer_->OnOutOfMemory(info);
+        if (out_of_memory != nullptr) *out_of_memory = info;
+      }
+      return result;
+    }
+  }
+
+  const bool was_split = block->is_split();
+  Block* rest = ShouldSplit(*block, request.bytes) ? Split(block, request.bytes) : nullptr;
+  Activate(block, bytes, tag, was_split, rest);
+  result.address = reinterpret_cast<void*>(block->address);
+  result.block_bytes = block->bytes;
+  return result;
+}
+
+Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
+  FreeSet& free = request.pool->free;
+  if (collects_garbage()) ++request.pool->pool->calls;
+  FreeSet::Cursor cursor = free.LowerBound(request.bytes);
+  if (cursor.at_end()) return nullptr;
+  Block* block = free.At(cursor);
+
+  if (block->segment->expandable()) {
+    if (settings_.expandable_segments) {
+      // For best fit a block that can grow into unmapped space counts with what it can grow to, so a larger block that cannot
+      // grow is the better fit.
+      const auto potential = [](const Block* b) {
+        return b->bytes + (b->next != nullptr && b->next->state == BlockState::kUnmapped ? b->next->bytes : 0);
+      };
+      for (FreeSet::Cursor next = free.Next(cursor); !next.at_end() && block->segment->expandable(); next = free.Next(next)) {
+        if (potential(free.At(next)) >= potential(block)) break;
+        cursor = next;
+        block = free.At(cursor);
+      }
+    } else {
+      do {
+        cursor = free.Next(cursor);
+      } while (!cursor.at_end() && free.At(cursor)->segment->expandable());
+      if (cursor.at_end()) return nullptr;
+      block = free.At(cursor);
+    }
+  }
+
+  // Unsplittable blocks are kept for large requests, and not for much smaller ones.
+  const size_t limit = settings_.max_split_size;
+  if (request.bytes < limit && block->bytes >= limit) return nullptr;
+  if (request.bytes >= limit && block->bytes >= request.bytes + settings_.max_non_split_rounding) return nullptr;
+  free.EraseAt(cursor);
+  return block;
+}
+
+// The order in which PyTorch tries when no cached block fits.
+DeviceAllocator::Supply DeviceAllocator::FindBlock(const Request& request, Block** block) {
+  if (!callbacks_.empty() && RunFreeMemoryCallbacks()) {
+    *block = TakeFreeBlock(request);
+    if (*block != nullptr) return Supply::kOk;
+  }
+  if (collects_garbage()) CollectGarbage();
+  Supply supply = SupplyBlock(request, false, block);
+  if (supply != Supply::kOutOfMemory) return supply;
+  if (ReleaseAvailableBlocks(request)) {
+    supply = SupplyBlock(request, false, block);
+    if (supply != Supply::kOutOfMemory) return supply;
+  }
+  if (captures_ == 0) {
+    ReleaseCachedBlocks();
+    supply = SupplyBlock(request, true, block);
+  }
+  return supply;
+}
+
+bool DeviceAllocator::RunFreeMemoryCallbacks() {
+  // They may free blocks of ours.
+  const auto callbacks = callbacks_;
+  mutex_.Unlock();
+  bool freed = false;
+  for (const auto& [callback, context] : callbacks) freed = callback(context) || freed;
+  mutex_.Lock();
+  return freed;
+}
+
+bool DeviceAllocator::ShouldSplit(const Block& block, size_t bytes) const {
+  const size_t rest = block.bytes - bytes;
+  if (block.pool->pool->small || settings_.expandable_segments) return rest >= kUnit;
+  return bytes < settings_.max_split_size && rest > kLargestSmall;
+}
+
+Block* DeviceAllocator::Split(Block* block, size_t bytes) {
+  Block* rest = blocks_.New();
+  rest->address = block->address + bytes;
+  rest->bytes = block->bytes - bytes;
+  rest->pool = block->pool;
+  rest->segment = block->segment;
+  rest->prev = block;
+  rest->next = block->next;
+  if (rest->next != nullptr) rest->next->prev = rest;
+  block->next = rest;
+  block->bytes = bytes;
+  index_.Insert(rest->address, rest);
+  InsertFree(rest);
+  return rest;
+}
+
+void DeviceAllocator::InsertFree(Block* block) {
+  block->state = BlockState::kFree;
+  block->pool_calls_when_freed = block->pool->pool->calls;
+  block->pool->free.Insert(block);
+}
+
+void DeviceAllocator::Activate(Block* block, size_t requested, const BlockTag& tag, bool was_split, Block* rest) {
+  const bool small = block->pool->pool->small;
+  if (!block->segment->expandable()) {
+    if (rest != nullptr && !was_split) {
+      counters_.Increase(Metric::kInactiveSplit, small, 1);
+      counters_.Increase(Metric::kInactiveSplitBytes, small, rest->bytes);
+    } else if (rest != nullptr) {
+      counters_.Decrease(Metric::kInactiveSplitBytes, small, block->bytes);
+    } else if (was_split) {
+      counters_.Decrease(Metric::kInactiveSplit, small, 1);
+      counters_.Decrease(Metric::kInactiveSplitBytes, small, block->bytes);
+    }
+  }
+  block->state = BlockState::kAllocated;
+  block->requested_bytes = requested;
+  block->tag = tag;
+  counters_.Increase(Metric::kAllocation, small, 1);
+  counters_.Increase(Metric::kAllocatedBytes, small, block->bytes);
+  counters_.Increase(Metric::kActive, small, 1);
+  counters_.Increase(Metric::kActiveBytes, small, block->bytes);
+  counters_.Increase(Metric::kRequestedBytes, small, requested);
+  if (block->bytes >= settings_.max_split_size) Increase(oversize_allocations_, 1);
+  if (observer_ != nullptr) observer_->OnAlloc(ViewOf(*block), block->tag);
+}
+
+FreeStatus DeviceAllocator::Free(uintptr_t address) {
+  SmallMutexLock lock(mutex_);
+  Block* block = FindLive(address);
+  if (block == nullptr) return ExplainBadFree(address);
+  RequestFree(block);
+  return FreeStatus::kOk;
+}
+
+void DeviceAllocator::RequestFree(Block* block) {
+  const bool waits = block->used_by != nullptr && !block->used_by->empty();
+  if (waits && observer_ != nullptr) observer_->OnFreeRequested(ViewOf(*block), block->tag);
+  const bool small = block->pool->pool->small;
+  counters_.Decrease(Metric::kAllocation, small, 1);
+  counters_.Decrease(Metric::kAllocatedBytes, small, block->bytes);
+  if (block->bytes >= settings_.max_split_size) Decrease(oversize_allocations_, 1);
+  if (!waits) {
+    CompleteFree(block, false);
+    return;
+  }
+  block->state = BlockState::kAwaitingFree;
+  if (captures_ > 0) {
+    deferred_.push_back(block);
+  } else {
+    InsertEvents(block);
+  }
+}
+
+void DeviceAllocator::CompleteFree(Block* block, bool deferred) {
+  if (observer_ != nullptr) observer_->OnFree(ViewOf(*block), block->tag, deferred);
+  const bool small = block->pool->pool->small;
+  counters_.Decrease(Metric::kActive, small, 1);
+  counters_.Decrease(Metric::kActiveBytes, small, block->bytes);
+  counters_.Decrease(Metric::kRequestedBytes, small, block->requested_bytes);
+  block->requested_bytes = 0;
+
+  int64_t splits = 0;
+  int64_t split_bytes = 0;
+  for (const bool left : {true, false}) {
+    Block* neighbour = left ? block->prev : block->next;
+    if (neighbour == nullptr || neighbour->state != BlockState::kFree) continue;
+    neighbour->pool->free.Erase(neighbour);
+    --splits;
+    split_bytes -= static_cast<int64_t>(neighbour->bytes);
+    block = left ? Join(neighbour, block) : Join(block, neighbour);
+  }
+  if (block->is_split()) {
+    ++splits;
+    split_bytes += static_cast<int64_t>(block->bytes);
+  }
+  block->tag = BlockTag();
+  InsertFree(block);
+
+  if (block->segment->expandable()) return;
+  if (splits > 0) counters_.Increase(Metric::kInactiveSplit, small, static_cast<size_t>(splits));
+  if (splits < 0) counters_.Decrease(Metric::kInactiveSplit, small, static_cast<size_t>(-splits));
+  if (split_bytes > 0) counters_.Increase(Metric::kInactiveSplitBytes, small, static_cast<size_t>(split_bytes));
+  if (split_bytes < 0) counters_.Decrease(Metric::kInactiveSplitBytes, small, static_cast<size_t>(-split_bytes));
+}
+
+Block* DeviceAllocator::Join(Block* left, Block* right) {
+  left->bytes += right->bytes;
+  left->next = right->next;
+  if (left->next != nullptr) left->next->prev = left;
+  index_.Erase(right->address);
+  blocks_.Delete(right);
+  return left;
+}
+
+FreeStatus DeviceAllocator::ExplainBadFree(uintptr_t address) {
+  if (SegmentAt(address) == nullptr) {
+    for (const auto& [start, bytes] : released_) {
+      if (address - start < bytes) return FreeStatus::kDoubleFree;
+    }
+    return FreeStatus::kForeign;
+  }
+  const Block* block = index_.Find(SegmentAt(address)->address);
+  while (address - block->address >= block->bytes) block = block->next;
+  if (block->state == BlockState::kAllocated) return FreeStatus::kInsideBlock;
+  return block->state == BlockState::kUnmapped ? FreeStatus::kForeign : FreeStatus::kDoubleFree;
+}
+
+}  // namespace vramledger

@@ -1,0 +1,187 @@
+// The caching policy for one device: PyTorch's native policy, to the byte.
+//
+// Rules, all of them visible in behaviour:
+// - sizes are rounded up to 512 bytes (or to a division of a power of two, if set); up to 1 MiB comes from the small pool,
+//   more from the large one;
+// - a request takes the smallest free block of its stream and pool that is large enough, and of equals the lowest (or that of
+//   the oldest segment, see AllocatorSettings); the rest of the block is split off and stays free if it is at least 512 B (small
+//   pool) or more than 1 MiB (large pool);
+// - else a segment is taken from the device: 2 MiB for small requests, 20 MiB for those under 10 MiB, else a multiple of 2 MiB;
+// - a freed block is joined with its free neighbours; segments go back to the device only when it has run out of memory,
+//   by garbage collection, or on request;
+// - a block that other streams use becomes free when events recorded on them at its free have passed.
+#ifndef VRAMLEDGER_ALLOCATOR_CORE_DEVICE_ALLOCATOR_H_
+#define VRAMLEDGER_ALLOCATOR_CORE_DEVICE_ALLOCATOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "allocator/core/allocator_observer.h"
+#include "allocator/core/allocator_settings.h"
+#include "allocator/core/allocator_types.h"
+#include "allocator/core/block.h"
+#include "allocator/core/block_index.h"
+#include "allocator/core/counters.h"
+#include "allocator/core/device_memory.h"
+#include "allocator/core/free_set.h"
+#include "allocator/core/small_mutex.h"
+#include "allocator/core/statistics.h"
+
+namespace vramledger {
+
+struct Pool;
+
+// What one stream owns of a pool.
+struct StreamPool {
+  StreamPool(Pool* owner, StreamHandle s, bool by_segment_age) : pool(owner), stream(s), free(by_segment_age) {}
+  Pool* pool;
+  StreamHandle stream;
+  FreeSet free;
+  std::map<uintptr_t, Block*> unmapped;  // of expandable segments, by address
+};
+
+// The small or the large pool. (Private pools of graphs will be more of these.)
+struct Pool {
+  explicit Pool(bool is_small) : small(is_small) {}
+  const bool small;
+  int64_t calls = 0;  // searches made, the clock of garbage collection
+  std::vector<std::unique_ptr<StreamPool>> streams;  // sorted by stream handle
+};
+
+class DeviceAllocator {
+ public:
+  DeviceAllocator(DeviceMemory& memory, const AllocatorSettings& settings, AllocatorObserver* observer, int device);
+  ~DeviceAllocator();
+  DeviceAllocator(const DeviceAllocator&) = delete;
+  DeviceAllocator& operator=(const DeviceAllocator&) = delete;
+
+  // As the methods of CachingAllocator of the same names. Free and those that look up an address answer kForeign or false
+  // for addresses of other devices.
+  AllocationResult Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag, OutOfMemoryInfo* out_of_memory);
+  FreeStatus Free(uintptr_t address);
+  bool RecordStream(uintptr_t address, StreamHandle stream);
+  void EmptyCache();
+  bool SetMemoryFraction(double fraction);
+  double MemoryFraction();
+  void* BaseAllocation(uintptr_t address, size_t* bytes);
+  void BeginCapture();
+  void EndCapture();
+  void AddFreeMemoryCallback(bool (*callback)(void*), void* context);
+  Statistics GetStatistics();
+  void ResetPeakStatistics();
+  void ResetAccumulatedStatistics();
+  size_t LargestFreeBlock();
+  void ForEachLiveBlock(absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn);
+  void ForEachBlock(absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn);
+  bool UpdateTag(uintptr_t address, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
+  // Empty if the address was never ours.
+  std::string DescribeAddress(uintptr_t address);
+
+ private:
+  struct Request {
+    StreamPool* pool;
+    size_t bytes;          // rounded
+    size_t segment_bytes;  // to ask of the device
+  };
+  enum class Supply { kOk, kOutOfMemory, kFailed };
+
+  // device_allocator.cc: taking and freeing blocks.
+  size_t RoundSize(size_t bytes) const;
+  size_t SegmentSize(size_t rounded) const;
+  StreamPool* StreamPoolFor(Pool& pool, StreamHandle stream);
+  Block* TakeFreeBlock(const Request& request);
+  Supply FindBlock(const Request& request, Block** block);
+  bool ShouldSplit(const Block& block, size_t bytes) const;
+  Block* Split(Block* block, size_t bytes);
+  void Activate(Block* block, size_t requested, const BlockTag& tag, bool was_split, Block* rest);
+  void RequestFree(Block* block);
+  void CompleteFree(Block* block, bool deferred);
+  // Joins `right` into `left`, its neighbour; neither is in a free set. Returns `left`.
+  Block* Join(Block* left, Block* right);
+  void InsertFree(Block* block);
+  bool RunFreeMemoryCallbacks();
+  FreeStatus ExplainBadFree(uintptr_t address);
+
+  // device_segments.cc: memory taken from and given back to the device.
+  Supply SupplyBlock(const Request& request, bool retry, Block** block);
+  Supply AllocateSegment(const Request& request, Block** block);
+  bool ReleaseAvailableBlocks(const Request& request);
+  void ReleaseCachedBlocks();
+  void ReleaseBlocks(Pool& pool);
+  void ReleaseBlock(Block* block);
+  void CollectGarbage();
+  Segment* NewSegment(uintptr_t address, size_t bytes, StreamPool* pool, size_t page_bytes);
+  void ForgetSegment(Segment* segment);
+  Supply SupplyExpandableBlock(const Request& request, Block** block);
+  Block* FindExpandableBlock(const Request& request, Supply* failure);
+  Supply MapBlock(Block* block, size_t bytes, Block** mapped);
+  void UnmapBlock(Block* block);
+
+  // device_streams.cc: blocks awaited by other streams.
+  void ProcessEvents();
+  void SynchronizeEvents();
+  void InsertEvents(Block* block);
+  void InsertDeferredEvents();
+  EventHandle NewEvent();
+
+  // device_introspection.cc: views.
+  BlockView ViewOf(const Block& block) const;
+  SegmentView ViewOf(const Segment& segment) const;
+  Block* FindLive(uintptr_t address) const;
+  const Segment* SegmentAt(uintptr_t address) const;
+  void FillOutOfMemory(const Request& request, size_t requested, OutOfMemoryInfo* info);
+  bool SetMemoryFractionLocked(double fraction);
+
+  bool collects_garbage() const { return has_limit_ && settings_.garbage_collection_threshold > 0; }
+  size_t reserved_bytes() const { return static_cast<size_t>(counters_.Current(Metric::kReservedBytes)); }
+
+  DeviceMemory& memory_;
+  const AllocatorSettings& settings_;
+  AllocatorObserver* const observer_;
+  const int device_;
+
+  SmallMutex mutex_;
+  // Everything below is guarded by mutex_.
+  bool opened_ = false;
+  bool has_limit_ = false;
+  size_t limit_bytes_ = 0;
+  bool limited_by_fraction_ = false;  // the last failed supply never asked the device
+  int captures_ = 0;
+  Pool small_{true};
+  Pool large_{false};
+  BlockIndex index_;
+  Arena<Block> blocks_;
+  std::map<uintptr_t, std::unique_ptr<Segment>> segments_;
+  uint32_t next_segment_age_ = 1;
+  std::deque<std::pair<uintptr_t, size_t>> released_;  // the last ranges given back, to name late double frees
+
+  struct StreamEvents {
+    StreamHandle stream;
+    std::deque<std::pair<EventHandle, Block*>> queue;
+  };
+  std::vector<StreamEvents> events_;   // outstanding, in order per stream
+  std::vector<Block*> deferred_;       // freed during a capture, events still to be recorded
+  std::vector<EventHandle> spare_events_;
+
+  Counters counters_;
+  Stat oversize_allocations_;
+  Stat oversize_segments_;
+  int64_t num_alloc_retries_ = 0;
+  int64_t num_ooms_ = 0;
+  int64_t num_sync_all_streams_ = 0;
+  int64_t num_device_alloc_ = 0;
+  int64_t num_device_free_ = 0;
+  std::vector<std::pair<bool (*)(void*), void*>> callbacks_;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_ALLOCATOR_CORE_DEVICE_ALLOCATOR_H_
