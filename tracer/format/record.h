@@ -52,6 +52,7 @@ enum MemoryFlags : uint8_t {
   kFlagKeepGraph = 1 << 3,      // the graph task keeps its graph (retain_graph or create_graph)
   kFlagSignals = 1 << 4,        // the four above were readable (PyTorch found in the process)
   kFlagSmallPool = 1 << 5,      // served from the pool of small blocks (requests <= 1 MiB)
+  kFlagLibrary = 1 << 6,        // asked for by library code directly (cuBLAS, cuDNN, CUB ...), not for a tensor's storage
 };
 
 // Fields are little-endian integers without padding; 48-bit ones are accessed through the helpers below.
@@ -94,7 +95,7 @@ inline constexpr uint32_t kRecordBytes = 32;
 inline constexpr uint64_t kTimeUnitNs = 16;
 inline constexpr uint64_t kAddressUnit = 16;
 inline constexpr uint64_t kBlockUnit = 512;
-inline constexpr uint32_t kMaxTextBytes = 1u << 16;
+inline constexpr uint32_t kMaxTextBytes = 400000;
 
 inline void Store48(uint8_t (&out)[6], uint64_t value) {
   std::memcpy(out, &value, 6);

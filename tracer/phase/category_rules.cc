@@ -11,7 +11,7 @@ bool RunsKernels(Phase phase) {
 
 // A library's workspace is taken once per thread and handle, at the first product, and never given back.
 bool IsWorkspace(const BlockFacts& f) {
-  if (f.workspace_hint) return true;
+  if (f.workspace_hint || (f.flags & kFlagLibrary) != 0) return true;
   if (!IsCublasWorkspaceSize(f.requested_bytes) || !RunsKernels(f.birth_phase) || !f.first_of_size_on_thread) return false;
   return f.alive_at_end || f.alive_at_later_backward;
 }

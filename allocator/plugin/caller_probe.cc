@@ -1,0 +1,86 @@
+#include "allocator/plugin/caller_probe.h"
+
+#include <link.h>
+#include <unwind.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace vramledger {
+namespace {
+
+constexpr int kMaxFrames = 12;
+
+struct Answer {
+  uint64_t key = 0;
+  bool library = false;
+};
+// Direct-mapped; a collision only costs another walk.
+constexpr size_t kAnswers = 4096;
+thread_local Answer answers[kAnswers];
+
+}  // namespace
+
+void CallerProbe::Load() {
+  struct Ranges {
+    Range* cuda;
+    Range* cpu;
+    Range* c10;
+  } ranges{&torch_cuda_, &torch_cpu_, &c10_};
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto* r = static_cast<Ranges*>(data);
+        const std::string_view path = info->dlpi_name != nullptr ? info->dlpi_name : "";
+        const std::string_view name = path.substr(path.rfind('/') + 1);
+        Range* range = name == "libtorch_cuda.so" ? r->cuda : name == "libtorch_cpu.so" ? r->cpu : name == "libc10.so" ? r->c10 : nullptr;
+        if (range == nullptr) return 0;
+        uintptr_t begin = UINTPTR_MAX;
+        uintptr_t end = 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& segment = info->dlpi_phdr[i];
+          if (segment.p_type != PT_LOAD) continue;
+          begin = std::min<uintptr_t>(begin, info->dlpi_addr + segment.p_vaddr);
+          end = std::max<uintptr_t>(end, info->dlpi_addr + segment.p_vaddr + segment.p_memsz);
+        }
+        *range = Range{begin, end};
+        return 0;
+      },
+      &ranges);
+}
+
+bool CallerProbe::AskedByLibrary(size_t bytes, uint64_t context) const {
+  if (torch_cuda_.end == 0 || torch_cpu_.end == 0) return false;
+  const uint64_t key = ((context * 0x9e3779b97f4a7c15u) ^ (bytes * 0xff51afd7ed558ccdu)) | 1;
+  Answer& answer = answers[(key >> 20) % kAnswers];
+  if (answer.key != key) answer = Answer{key, WalkStack()};
+  return answer.library;
+}
+
+bool CallerProbe::WalkStack() const {
+  struct Walk {
+    const CallerProbe* probe;
+    int frames = 0;
+    int cuda_frames = 0;  // frames of libtorch_cuda in a row, the allocator's own two or three first
+    bool tensor = false;
+  } walk{this};
+  ::_Unwind_Backtrace(
+      [](_Unwind_Context* context, void* data) -> _Unwind_Reason_Code {
+        auto* w = static_cast<Walk*>(data);
+        const auto ip = static_cast<uintptr_t>(::_Unwind_GetIP(context));
+        if (++w->frames > kMaxFrames) return _URC_END_OF_STACK;
+        if (w->probe->torch_cuda_.Holds(ip)) {
+          // CUDAPluggableAllocator's malloc and allocate (or raw_alloc); a third frame of that library is the caller.
+          return ++w->cuda_frames > 2 ? _URC_END_OF_STACK : _URC_NO_REASON;
+        }
+        if (w->cuda_frames > 0) {
+          w->tensor = w->probe->torch_cpu_.Holds(ip) || w->probe->c10_.Holds(ip);
+          return _URC_END_OF_STACK;
+        }
+        return _URC_NO_REASON;
+      },
+      &walk);
+  return !walk.tensor && walk.cuda_frames > 2;
+}
+
+}  // namespace vramledger

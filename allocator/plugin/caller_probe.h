@@ -1,0 +1,37 @@
+// Tells whether an allocation serves a tensor's storage or a CUDA library's own need (cuBLAS and cuDNN workspaces, CUB scratch).
+#ifndef VRAMLEDGER_ALLOCATOR_PLUGIN_CALLER_PROBE_H_
+#define VRAMLEDGER_ALLOCATOR_PLUGIN_CALLER_PROBE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace vramledger {
+
+// A tensor's storage is requested by at::detail (libtorch_cpu) or c10's StorageImpl (libc10); a workspace by code of libtorch_cuda that holds the
+// allocator itself. So the library of the first frame above the allocator's own entry points decides. Walking the stack costs about a microsecond, hence
+// the answer is remembered per thread by `context` and size: the same call site asks for the same sizes again each step.
+//
+// Thread rule: any thread; no locks. False when the libraries were not found.
+class CallerProbe {
+ public:
+  // Looks the libraries' address ranges up; call once PyTorch is loaded.
+  void Load();
+  // `context`: whatever else identifies the call site cheaply (phase, module, size of the thread's previous allocation).
+  bool AskedByLibrary(size_t bytes, uint64_t context) const;
+
+ private:
+  struct Range {
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    bool Holds(uintptr_t address) const { return address >= begin && address < end; }
+  };
+  bool WalkStack() const;
+
+  Range torch_cuda_;
+  Range torch_cpu_;
+  Range c10_;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_ALLOCATOR_PLUGIN_CALLER_PROBE_H_

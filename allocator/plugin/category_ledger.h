@@ -1,0 +1,72 @@
+// Bytes per category while the program runs, by the same rules as the offline tool: what is known so far instead of the whole
+// life of a block. Lives in the tags of the core's blocks.
+#ifndef VRAMLEDGER_ALLOCATOR_PLUGIN_CATEGORY_LEDGER_H_
+#define VRAMLEDGER_ALLOCATOR_PLUGIN_CATEGORY_LEDGER_H_
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "allocator/core/caching_allocator.h"
+#include "tracer/phase/category_rules.h"
+#include "tracer/phase/phase_tracker.h"
+
+namespace vramledger {
+
+// What a live block carries in its BlockTag.
+struct LiveTag {
+  uint8_t phase = 0;
+  uint8_t flags = 0;
+  uint8_t role = 0;
+  uint8_t category = 0;
+  uint32_t module = 0;
+  uint32_t epoch = 0;   // of the ledger at birth
+  uint16_t thread = 0;
+  uint16_t reserved = 0;
+
+  static LiveTag From(const BlockTag& tag) { return std::bit_cast<LiveTag>(tag); }
+  BlockTag Pack() const { return std::bit_cast<BlockTag>(*this); }
+};
+static_assert(sizeof(LiveTag) == sizeof(BlockTag));
+
+struct CategoryBytes {
+  std::array<int64_t, kCategoryCount> current{};
+  std::array<int64_t, kCategoryCount> peak{};
+  std::array<int64_t, kCategoryCount> at_peak{};  // composition when the sum was highest
+  int64_t total = 0;
+  int64_t total_peak = 0;
+};
+
+// Thread rule: Add and Remove under the core's device lock (they are called by the observer); the rest from any thread.
+class CategoryLedger {
+ public:
+  explicit CategoryLedger(int devices) : devices_(static_cast<size_t>(devices)) {}
+
+  void Add(const BlockView& block, BlockTag& tag);
+  void Remove(const BlockView& block, const BlockTag& tag);
+
+  // The program passed into another phase: live blocks are categorised again.
+  void EnterPhase(Phase phase, CachingAllocator& core);
+  // A name record says what the block at `address` holds. False if it is no live block.
+  bool Name(uintptr_t address, Role role, CachingAllocator& core, BlockView* block);
+
+  CategoryBytes Get(int device, CachingAllocator& core);
+  void ResetPeaks(int device, CachingAllocator& core);
+
+ private:
+  Category Decide(const BlockView& block, const LiveTag& tag, const PhaseMarks& marks) const;
+  void Move(CategoryBytes& bytes, const BlockView& block, BlockTag& tag, LiveTag live, Category category);
+
+  std::vector<CategoryBytes> devices_;  // each guarded by the core's lock of that device
+  std::atomic<uint32_t> epoch_{1};
+  std::mutex marks_mutex_;
+  PhaseMarks marks_;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_ALLOCATOR_PLUGIN_CATEGORY_LEDGER_H_

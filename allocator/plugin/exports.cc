@@ -1,0 +1,72 @@
+// The C functions of libvramledger_allocator.so. The first group has the signatures that torch.cuda.memory.CUDAPluggableAllocator expects;
+// the second serves the Python package through ctypes. None throws except vramledger_malloc.
+#include <cstring>
+#include <string>
+
+#include "allocator/plugin/plugin.h"
+
+#define VRAMLEDGER_EXPORT extern "C" __attribute__((visibility("default")))
+
+using vramledger::Phase;
+using vramledger::Plugin;
+using vramledger::Role;
+using vramledger::StreamHandle;
+
+// ---- looked up by PyTorch ----
+
+VRAMLEDGER_EXPORT void* vramledger_malloc(size_t bytes, int device, void* stream) {
+  return Plugin::Get().Allocate(bytes, device, reinterpret_cast<StreamHandle>(stream));
+}
+// Size and stream are ignored: PyTorch 2.5-2.9 can pass stale ones, our ledger knows.
+VRAMLEDGER_EXPORT void vramledger_free(void* address, size_t, int device, void*) { Plugin::Get().Free(address, device); }
+VRAMLEDGER_EXPORT void vramledger_init(int) { Plugin::Get().core(); }
+VRAMLEDGER_EXPORT void vramledger_reset() { Plugin::Get().EmptyCache(); }
+VRAMLEDGER_EXPORT void vramledger_memory_fraction(double fraction, int device) { Plugin::Get().SetMemoryFraction(fraction, device); }
+VRAMLEDGER_EXPORT void* vramledger_base_alloc(void* address, size_t* bytes) { return Plugin::Get().BaseAllocation(address, bytes); }
+VRAMLEDGER_EXPORT void vramledger_record_stream(void* address, void* stream) {
+  Plugin::Get().RecordStream(address, reinterpret_cast<StreamHandle>(stream));
+}
+
+// ---- called by the Python package ----
+
+namespace {
+
+// Copies what fits, always terminated; returns the length of the whole text.
+size_t CopyOut(const std::string& text, char* out, size_t capacity) {
+  if (capacity > 0) {
+    const size_t n = text.size() < capacity - 1 ? text.size() : capacity - 1;
+    std::memcpy(out, text.data(), n);
+    out[n] = '\0';
+  }
+  return text.size();
+}
+
+}  // namespace
+
+VRAMLEDGER_EXPORT const char* vramledger_version() { return VRAMLEDGER_VERSION; }
+// 0 = done; otherwise the length of the error, which is in `error`.
+VRAMLEDGER_EXPORT size_t vramledger_open_trace(const char* path, char* error, size_t capacity) {
+  return CopyOut(Plugin::Get().OpenTrace(path), error, capacity);
+}
+VRAMLEDGER_EXPORT void vramledger_close_trace() { Plugin::Get().CloseTrace(); }
+VRAMLEDGER_EXPORT int vramledger_has_trace() { return Plugin::Get().Intern("vramledger") != 0; }
+VRAMLEDGER_EXPORT void vramledger_hooks_active(int active) { Plugin::Get().phases().SetHooksActive(active != 0); }
+VRAMLEDGER_EXPORT uint32_t vramledger_intern(const char* text) { return Plugin::Get().Intern(text); }
+VRAMLEDGER_EXPORT void vramledger_begin_scope(int phase, uint32_t name) {
+  Plugin::Get().phases().BeginScope(static_cast<Phase>(phase), name);
+}
+VRAMLEDGER_EXPORT void vramledger_end_scope() { Plugin::Get().phases().EndScope(); }
+VRAMLEDGER_EXPORT void vramledger_enter_module(uint32_t name, int training) { Plugin::Get().EnterModule(name, training != 0); }
+VRAMLEDGER_EXPORT void vramledger_exit_module() { Plugin::Get().ExitModule(); }
+VRAMLEDGER_EXPORT size_t vramledger_module_depth() { return Plugin::Get().phases().module_depth(); }
+// 1 if the storage is a live block of ours.
+VRAMLEDGER_EXPORT int vramledger_name(void* address, int role, uint32_t name, uint64_t bytes) {
+  return Plugin::Get().Name(reinterpret_cast<uintptr_t>(address), static_cast<Role>(role), name, bytes) ? 1 : 0;
+}
+VRAMLEDGER_EXPORT void vramledger_step_done(uint32_t optimizer) { Plugin::Get().StepDone(optimizer); }
+VRAMLEDGER_EXPORT void vramledger_mark(const char* text) { Plugin::Get().Mark(text); }
+VRAMLEDGER_EXPORT void vramledger_metadata(const char* json) { Plugin::Get().Metadata(json); }
+VRAMLEDGER_EXPORT int vramledger_phase() { return static_cast<int>(Plugin::Get().phases().program_phase()); }
+// JSON text; returns its whole length, so that a caller with too small a buffer can come back.
+VRAMLEDGER_EXPORT size_t vramledger_statistics(char* out, size_t capacity) { return CopyOut(Plugin::Get().StatisticsJson(), out, capacity); }
+VRAMLEDGER_EXPORT void vramledger_reset_peaks(int device) { Plugin::Get().ResetPeaks(device); }

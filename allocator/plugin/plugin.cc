@@ -1,0 +1,287 @@
+#include "allocator/plugin/plugin.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "allocator/cuda_device_memory.h"
+#include "allocator/plugin/python_hooks.h"
+#include "allocator/plugin/torch_error.h"
+
+namespace vramledger {
+namespace {
+
+double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+// True if `path` holds a trace that another living process is writing.
+bool InUseByAnother(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  FileHeader header{};
+  if (!in.read(reinterpret_cast<char*>(&header), sizeof(header))) return false;
+  if (std::memcmp(header.magic, kTraceMagic, sizeof(kTraceMagic)) != 0) return false;
+  if (header.state != static_cast<uint32_t>(TraceState::kOpen)) return false;
+  return header.pid != static_cast<uint64_t>(::getpid()) && ::kill(static_cast<pid_t>(header.pid), 0) == 0;
+}
+
+}  // namespace
+
+Plugin& Plugin::Get() {
+  static Plugin* const plugin = new Plugin();  // never destroyed
+  return *plugin;
+}
+
+Plugin::Plugin() : phases_(this) {
+  phases_.signals().Load();
+  probe_.Load();
+  ::pthread_atfork(nullptr, nullptr, [] {
+    Plugin& p = Get();
+    p.forked_.store(true);
+    if (p.writer_ != nullptr) p.writer_->DetachInChild();
+  });
+}
+
+bool Plugin::Initialize() {
+  std::call_once(initialized_, [this] {
+    auto settings = AllocatorSettings::FromEnvironment();
+    if (!settings.ok()) {
+      initialize_error_ = std::string(settings.status().message());
+      return;
+    }
+    auto memory = CudaDeviceMemory::Open();
+    if (!memory.ok()) {
+      initialize_error_ = std::string(memory.status().message());
+      return;
+    }
+    memory_ = *std::move(memory);
+    const int devices = memory_->device_count();
+    ledger_ = std::make_unique<CategoryLedger>(devices);
+    recorder_ = std::make_unique<Recorder>(*ledger_, phases_, devices);
+    core_ = std::make_unique<CachingAllocator>(*memory_, *settings, recorder_.get());
+    // Only the pure form has the path in the environment; the Python package opens its trace itself.
+    if (const char* path = std::getenv("VRAMLEDGER_TRACE"); path != nullptr && *path != '\0' && writer_ == nullptr) {
+      if (const std::string error = OpenTrace(path); !error.empty()) Complain(absl::StrCat(error, "; training goes on without a trace"));
+      RequestPythonHooks();
+    }
+    if (writer_ != nullptr) {
+      recorder_->SetWriter(writer_.get());
+      nlohmann::json devices_json = nlohmann::json::array();
+      for (int i = 0; i < devices; ++i) {
+        DeviceMemoryInfo info;
+        memory_->MemoryInfo(i, &info);
+        devices_json.push_back({{"index", i}, {"total_bytes", info.total_bytes}, {"free_bytes_at_start", info.free_bytes}});
+      }
+      writer_->AppendMetadata(nlohmann::json{{"devices", devices_json},
+                                             {"allocator", {{"mode", "plugin"}, {"policy", "native"}, {"settings", settings->ToString()}}}}
+                                  .dump());
+    }
+    ready_.store(true, std::memory_order_release);
+  });
+  return ready_.load(std::memory_order_acquire);
+}
+
+CachingAllocator* Plugin::core(std::string* error) {
+  if (ready_.load(std::memory_order_acquire) || Initialize()) return core_.get();
+  if (error != nullptr) *error = initialize_error_;
+  return nullptr;
+}
+
+std::string Plugin::OpenTrace(const std::string& path) {
+  std::lock_guard<std::mutex> guard(trace_mutex_);
+  if (writer_ != nullptr) return absl::StrCat("a trace is already being written to '", writer_->path(), "'");
+  const char* rank = std::getenv("RANK");
+  std::string name = absl::StrReplaceAll(path, {{"%p", absl::StrCat(::getpid())}, {"%r", rank != nullptr ? rank : "0"}});
+  if (InUseByAnother(name)) {
+    std::string other = absl::StrCat(name, ".", ::getpid());
+    Complain(absl::StrCat("the trace '", name, "' is being written by another process; this one writes '", other, "'"));
+    name = std::move(other);
+  }
+  auto writer = TraceWriter::Create(name);
+  if (!writer.ok()) return std::string(writer.status().message());
+  writer_ = *std::move(writer);
+  std::atexit([] { Plugin::Get().CloseTrace(); });
+  // Before the devices are open there are no events; Initialize() hands the writer over.
+  if (ready_.load(std::memory_order_acquire)) recorder_->SetWriter(writer_.get());
+  return "";
+}
+
+void Plugin::CloseTrace() {
+  std::lock_guard<std::mutex> guard(trace_mutex_);
+  if (writer_ == nullptr || trace_closed_ || forked_.load()) return;
+  trace_closed_ = true;
+  writer_->Close();
+}
+
+void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
+  if (bytes == 0) return nullptr;
+  std::string error;
+  CachingAllocator* allocator = core(&error);
+  if (allocator == nullptr) ThrowRuntimeError(absl::StrCat("vramledger: ", error));
+  const PhaseTracker::Reading reading = phases_.OnAllocation();
+  LiveTag tag;
+  tag.phase = static_cast<uint8_t>(reading.phase);
+  tag.flags = reading.flags;
+  tag.module = reading.module;
+  tag.thread = reading.thread;
+  static thread_local size_t previous_bytes = 0;
+  const uint64_t site = (uint64_t{reading.module} << 24) ^ (uint64_t{tag.phase} << 16) ^ reading.thread ^ (previous_bytes << 3);
+  if (probe_.AskedByLibrary(bytes, site)) tag.flags |= kFlagLibrary;
+  previous_bytes = bytes;
+  OutOfMemoryInfo info;
+  const AllocationResult result = allocator->Allocate(device, stream, bytes, tag.Pack(), &info);
+  switch (result.status) {
+    case AllocationStatus::kOk:
+      return result.address;
+    case AllocationStatus::kOutOfMemory:
+      ThrowOutOfMemory(OutOfMemoryText(info));
+    case AllocationStatus::kInvalidDevice:
+      ThrowRuntimeError(absl::StrCat("vramledger: there is no CUDA device ", device));
+    case AllocationStatus::kDeviceError:
+      ThrowRuntimeError(absl::StrCat("vramledger: the CUDA device failed: ", memory_->last_error()));
+  }
+  return nullptr;
+}
+
+std::string Plugin::OutOfMemoryText(const OutOfMemoryInfo& info) {
+  const CategoryBytes categories = ledger_->Get(info.device, *core_);
+  std::string text = absl::StrFormat(
+      "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d has a total capacity of %.2f GiB of which %.2f MiB is free. "
+      "vramledger: %.2f GiB in use, %.2f MiB freed but awaited by a stream, %.2f MiB cached in segments (largest hole %.2f MiB, on this stream %.2f MiB)",
+      MiB(info.requested_bytes), info.device, MiB(info.device_total_bytes) / 1024, MiB(info.device_free_bytes), MiB(info.allocated_bytes) / 1024,
+      MiB(info.awaiting_free_bytes), MiB(info.cached_bytes), MiB(info.largest_free_block_bytes), MiB(info.largest_free_block_same_stream_bytes));
+  if (info.limited_by_fraction) absl::StrAppendFormat(&text, ", limited to %.2f GiB by the memory fraction", MiB(info.allowed_bytes) / 1024);
+  absl::StrAppendFormat(&text, ". Phase: %s. In use:", std::string(PhaseName(phases_.program_phase())));
+  for (int c = 0; c < kCategoryCount; ++c) {
+    const int64_t bytes = categories.current[static_cast<size_t>(c)];
+    if (bytes > 0) absl::StrAppendFormat(&text, " %s %.2f MiB;", std::string(CategoryName(static_cast<Category>(c))), MiB(static_cast<uint64_t>(bytes)));
+  }
+  return text;
+}
+
+void Plugin::Complain(const std::string& sentence) {
+  if (complaints_.fetch_add(1) < 20) std::fprintf(stderr, "vramledger: %s\n", sentence.c_str());
+}
+
+void Plugin::Free(void* address, int device_hint) noexcept {
+  // A forked child frees the tensors it inherited when it exits; the memory and the ledger are its parent's.
+  if (address == nullptr || forked_.load(std::memory_order_relaxed)) return;
+  CachingAllocator* allocator = core();
+  if (allocator == nullptr) return;
+  const FreeStatus status = allocator->Free(address, device_hint);
+  if (status == FreeStatus::kOk) return;
+  const std::string what = absl::StrFormat("%s of %p: %s", status == FreeStatus::kDoubleFree ? "double free" : "free of a foreign pointer", address,
+                                           allocator->DescribeAddress(address));
+  Complain(what);
+  Mark(what);
+}
+
+void Plugin::RecordStream(void* address, StreamHandle stream) noexcept {
+  if (CachingAllocator* allocator = core(); allocator != nullptr && address != nullptr) allocator->RecordStream(address, stream);
+}
+
+void Plugin::EmptyCache() noexcept {
+  if (CachingAllocator* allocator = core(); allocator != nullptr) allocator->EmptyCache();
+}
+
+bool Plugin::SetMemoryFraction(double fraction, int device) noexcept {
+  CachingAllocator* allocator = core();
+  return allocator != nullptr && allocator->SetMemoryFraction(fraction, device);
+}
+
+void* Plugin::BaseAllocation(void* address, size_t* bytes) noexcept {
+  CachingAllocator* allocator = core();
+  return allocator == nullptr ? nullptr : allocator->BaseAllocation(address, bytes);
+}
+
+uint32_t Plugin::Intern(std::string_view text) { return writer_ != nullptr ? writer_->InternString(text) : 0; }
+
+void Plugin::EnterModule(uint32_t name, bool training) {
+  phases_.EnterModule(name, training);
+  if (recorder_ != nullptr) recorder_->Control(RecordKind::kModuleEnter, name, phases_.signals().SequenceNumber(), 0, phases_.program_phase());
+}
+
+void Plugin::ExitModule() {
+  if (recorder_ != nullptr) recorder_->Control(RecordKind::kModuleExit, 0, phases_.signals().SequenceNumber(), 0, phases_.program_phase());
+  phases_.ExitModule();
+}
+
+bool Plugin::Name(uintptr_t address, Role role, uint32_t name, uint64_t bytes) {
+  if (!ready_.load(std::memory_order_acquire)) return false;
+  BlockView block;
+  // What a forward or a backward made is not an input, even when it is detached and fed to the next model (a GAN's images).
+  if (role == Role::kInput) {
+    Phase birth = Phase::kUnknown;
+    core_->UpdateTag(reinterpret_cast<void*>(address), 0, [&](const BlockView&, BlockTag& tag) { birth = static_cast<Phase>(LiveTag::From(tag).phase); });
+    if (birth == Phase::kForward || birth == Phase::kBackward || birth == Phase::kRecompute) return false;
+  }
+  if (!ledger_->Name(address, role, *core_, &block)) return false;
+  recorder_->Control(RecordKind::kName, name, address, bytes, phases_.program_phase(), block.device, static_cast<uint8_t>(role));
+  return true;
+}
+
+void Plugin::StepDone(uint32_t optimizer) {
+  const uint64_t step = steps_.fetch_add(1) + 1;
+  if (!ready_.load(std::memory_order_acquire)) return;
+  recorder_->Control(RecordKind::kStep, optimizer, step, 0, phases_.program_phase());
+  recorder_->RequestCounters();
+  for (int device = 0; device < core_->device_count(); ++device) {
+    DeviceMemoryInfo info;
+    if (memory_->MemoryInfo(device, &info) != DeviceResult::kOk) continue;
+    recorder_->Control(RecordKind::kDeviceUsed, 0, info.free_bytes, info.total_bytes, phases_.program_phase(), device);
+  }
+}
+
+void Plugin::Mark(std::string_view text) {
+  if (recorder_ != nullptr) recorder_->Control(RecordKind::kMark, Intern(text), 0, 0, phases_.program_phase());
+}
+
+void Plugin::Metadata(std::string_view json) {
+  if (writer_ != nullptr) writer_->AppendMetadata(json);
+}
+
+void Plugin::OnPhaseChange(Phase previous, Phase now, uint32_t scope) {
+  if (!ready_.load(std::memory_order_acquire)) return;
+  recorder_->Control(RecordKind::kPhase, scope, static_cast<uint64_t>(previous), 0, now);
+  ledger_->EnterPhase(now, *core_);
+}
+
+std::string Plugin::StatisticsJson() {
+  nlohmann::json out = {{"phase", PhaseName(phases_.program_phase())}, {"steps", steps_.load()}, {"devices", nlohmann::json::array()}};
+  out["trace"] = writer_ != nullptr ? nlohmann::json(writer_->path()) : nlohmann::json();
+  out["lost_records"] = writer_ != nullptr ? writer_->losses() : 0;
+  if (!ready_.load(std::memory_order_acquire)) return out.dump();
+  for (int device = 0; device < core_->device_count(); ++device) {
+    const Statistics stats = core_->GetStatistics(device);
+    const CategoryBytes bytes = ledger_->Get(device, *core_);
+    nlohmann::json categories = nlohmann::json::object();
+    for (size_t c = 0; c < kCategoryCount; ++c) {
+      if (bytes.peak[c] == 0) continue;
+      categories[std::string(CategoryName(static_cast<Category>(c)))] = {
+          {"current_bytes", bytes.current[c]}, {"peak_bytes", bytes.peak[c]}, {"at_peak_bytes", bytes.at_peak[c]}};
+    }
+    nlohmann::json entry = {{"device", device}, {"categories", categories}};
+    for (const auto& [key, value] : stats.Flatten()) entry["stats"][key] = value;
+    entry["allocated_bytes"] = stats.allocated_bytes[kAllPools].current;
+    entry["peak_allocated_bytes"] = stats.allocated_bytes[kAllPools].peak;
+    entry["reserved_bytes"] = stats.reserved_bytes[kAllPools].current;
+    entry["peak_reserved_bytes"] = stats.reserved_bytes[kAllPools].peak;
+    out["devices"].push_back(entry);
+  }
+  return out.dump();
+}
+
+void Plugin::ResetPeaks(int device) {
+  if (!ready_.load(std::memory_order_acquire)) return;
+  core_->ResetPeakStatistics(device);
+  ledger_->ResetPeaks(device, *core_);
+}
+
+}  // namespace vramledger

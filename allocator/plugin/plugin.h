@@ -1,0 +1,83 @@
+// The one instance behind the C functions that PyTorch and the Python package call. Made at the first call and never destroyed: frees
+// arrive until the process is gone.
+#ifndef VRAMLEDGER_ALLOCATOR_PLUGIN_PLUGIN_H_
+#define VRAMLEDGER_ALLOCATOR_PLUGIN_PLUGIN_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "allocator/core/caching_allocator.h"
+#include "allocator/plugin/caller_probe.h"
+#include "allocator/plugin/category_ledger.h"
+#include "allocator/plugin/recorder.h"
+#include "tracer/phase/phase_tracker.h"
+
+namespace vramledger {
+
+// Thread rule: every method from any thread. Only Allocate throws (see there).
+class Plugin : public PhaseListener {
+ public:
+  static Plugin& Get();
+
+  // Null for 0 bytes. Throws c10::OutOfMemoryError (torch.OutOfMemoryError) when memory is out after every retry, std::runtime_error
+  // when the device cannot be used.
+  void* Allocate(size_t bytes, int device, StreamHandle stream);
+  void Free(void* address, int device_hint) noexcept;
+  void RecordStream(void* address, StreamHandle stream) noexcept;
+  void EmptyCache() noexcept;
+  bool SetMemoryFraction(double fraction, int device) noexcept;
+  void* BaseAllocation(void* address, size_t* bytes) noexcept;
+
+  // Starts the trace at `path` ("%p" = process id, "%r" = RANK, or 0). Empty error = done. At most one trace per process.
+  std::string OpenTrace(const std::string& path);
+  // Seals the trace; later events are not recorded. Idempotent.
+  void CloseTrace();
+
+  PhaseTracker& phases() { return phases_; }
+  // Null until the devices could be opened; `error` then says why.
+  CachingAllocator* core(std::string* error = nullptr);
+  Recorder* recorder() { return recorder_.get(); }
+
+  uint32_t Intern(std::string_view text);
+  void EnterModule(uint32_t name, bool training);
+  void ExitModule();
+  // Says what the storage at `address` holds. False if it is no live block of ours.
+  bool Name(uintptr_t address, Role role, uint32_t name, uint64_t bytes);
+  // An optimizer's step has ended.
+  void StepDone(uint32_t optimizer);
+  void Mark(std::string_view text);
+  void Metadata(std::string_view json);
+  // JSON of what is in use now: {"devices":[{"device",...,"categories":{...}}],"phase","trace","lost_records"}.
+  std::string StatisticsJson();
+  void ResetPeaks(int device);
+
+  void OnPhaseChange(Phase previous, Phase now, uint32_t scope) override;
+
+ private:
+  Plugin();
+  bool Initialize();
+  std::string OutOfMemoryText(const OutOfMemoryInfo& info);
+  void Complain(const std::string& sentence);
+
+  std::once_flag initialized_;
+  std::string initialize_error_;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::unique_ptr<CategoryLedger> ledger_;
+  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<CachingAllocator> core_;
+  std::atomic<bool> ready_{false};
+  PhaseTracker phases_;
+  CallerProbe probe_;
+  std::mutex trace_mutex_;
+  std::unique_ptr<TraceWriter> writer_;
+  bool trace_closed_ = false;
+  std::atomic<uint64_t> steps_{0};
+  std::atomic<int> complaints_{0};
+  std::atomic<bool> forked_{false};
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_ALLOCATOR_PLUGIN_PLUGIN_H_

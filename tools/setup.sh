@@ -1,0 +1,77 @@
+# Sourced by tools/demo.sh and tests/run.sh: brings a Debian 12 machine with git, bash and Python 3.11 to a built tree. Each part is
+# skipped when its result stands already. Sets ROOT and PYTHON.
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+PYTHON="$ROOT/.venv/bin/python"
+TORCH_VERSION="${VRAMLEDGER_TORCH_VERSION:-2.11.0}"
+DEBIAN_PACKAGES=(g++ cmake ninja-build ccache pkg-config binutils libabsl-dev libcli11-dev nlohmann-json3-dev libzstd-dev zlib1g-dev libgtest-dev libbenchmark-dev)
+# transformers and torchvision are for the demo's models, numpy for torch's own use of it.
+PYTHON_PACKAGES=("torch==$TORCH_VERSION" "torchvision==0.26.0" "transformers==5.24.0" numpy pytest)
+
+say() { printf '== %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+install_debian_packages() {
+  local missing=() package
+  for package in "${DEBIAN_PACKAGES[@]}"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  local sudo=()
+  [ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null || die "installing ${missing[*]} needs root or sudo"; sudo=(sudo); }
+  say "installing Debian packages: ${missing[*]}"
+  "${sudo[@]}" apt-get update -qq
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+find_python() {
+  local candidate
+  for candidate in python3.11 python3; do
+    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  die "Python 3.11 was not found"
+}
+
+install_python_packages() {
+  local stamp="$ROOT/.venv/.vramledger-packages" wanted="${PYTHON_PACKAGES[*]}"
+  if [ ! -x "$PYTHON" ] || ! "$PYTHON" -m pip --version >/dev/null 2>&1; then
+    local base
+    base="$(find_python)"
+    say "making the Python environment .venv"
+    rm -rf "$ROOT/.venv"
+    if ! "$base" -m venv "$ROOT/.venv" 2>/dev/null; then
+      DEBIAN_PACKAGES+=(python3-venv)
+      install_debian_packages
+      "$base" -m venv "$ROOT/.venv"
+    fi
+  fi
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    say "installing Python packages: $wanted (the PyTorch CUDA wheel is about 4.7 GB on disk)"
+    "$PYTHON" -m pip install -q --disable-pip-version-check "${PYTHON_PACKAGES[@]}"
+    printf '%s' "$wanted" >"$stamp"
+  fi
+}
+
+build() {
+  local preset="${1:-release}"
+  say "building ($preset)"
+  cmake --preset "$preset" -S "$ROOT" -DVRAMLEDGER_SITE_PACKAGES="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')" >"$ROOT/.cmake-$preset.log" 2>&1 ||
+    { cat "$ROOT/.cmake-$preset.log"; die "cmake failed"; }
+  cmake --build "$ROOT/$([ "$preset" = release ] && echo build || echo "build-$preset")" || die "the build failed"
+}
+
+install_vramledger() {
+  if ! "$PYTHON" -c 'import vramledger' 2>/dev/null; then
+    say "installing the package vramledger into .venv"
+    "$PYTHON" -m pip install -q --disable-pip-version-check --no-deps -e "$ROOT"
+  fi
+}
+
+set_up() {
+  install_debian_packages
+  install_python_packages
+  (cd "$ROOT" && build release)
+  install_vramledger
+}

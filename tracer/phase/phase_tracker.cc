@@ -1,0 +1,151 @@
+#include "tracer/phase/phase_tracker.h"
+
+#include "tracer/format/record.h"
+
+namespace vramledger {
+namespace {
+
+struct Scope {
+  Phase phase;
+  uint32_t name;
+  size_t module_depth;  // at its begin
+};
+
+struct ThreadState {
+  uint16_t number;
+  std::vector<Scope> scopes;
+  std::vector<uint32_t> modules;
+};
+
+std::atomic<uint32_t> next_thread{0};
+
+ThreadState& State() {
+  // Leaked: frees arrive on threads whose thread-locals are already gone.
+  static thread_local ThreadState* state = nullptr;
+  if (state == nullptr) {
+    state = new ThreadState();
+    const uint32_t n = next_thread.fetch_add(1, std::memory_order_relaxed);
+    state->number = static_cast<uint16_t>(n < 0xffff ? n : 0xffff);
+  }
+  return *state;
+}
+
+bool IsBackward(Phase phase) { return phase == Phase::kBackward || phase == Phase::kRecompute; }
+
+}  // namespace
+
+uint16_t PhaseTracker::ThreadNumber() { return State().number; }
+size_t PhaseTracker::module_depth() const { return State().modules.size(); }
+
+void PhaseTracker::Change(Phase to, uint32_t scope) {
+  const Phase from = program_phase_.exchange(to, std::memory_order_relaxed);
+  if (from != to && listener_ != nullptr) listener_->OnPhaseChange(from, to, scope);
+}
+
+Phase PhaseTracker::GuessWithoutHooks(const SignalReading& signals, Phase now) const {
+  if (!signals.available) return now;
+  if (signals.inference) return Phase::kEval;
+  switch (now) {
+    case Phase::kLoad:
+      // Modules are moved to the device under no_grad; the first work with gradients is the first forward.
+      return signals.grad_mode ? Phase::kForward : now;
+    case Phase::kBackward:
+    case Phase::kRecompute:
+    case Phase::kIdle:
+      // What follows a backward without gradients is the optimizer's (clipping and averaging of weights included).
+      return signals.grad_mode ? Phase::kForward : Phase::kOptimizer;
+    case Phase::kOptimizer:
+    case Phase::kEval:
+      return signals.grad_mode ? Phase::kForward : now;
+    default:
+      // Within a forward, grad mode off is a custom Function or compiled code, not its end.
+      return now;
+  }
+}
+
+Phase PhaseTracker::Decide(const SignalReading& signals) {
+  ThreadState& t = State();
+  const Phase now = program_phase();
+  if (signals.in_backward) {
+    Phase phase = Phase::kBackward;
+    // Gradients are on inside a backward when a checkpoint recomputes, and under create_graph; only the former enters modules.
+    if (signals.grad_mode && (!t.modules.empty() || (!hooks_active() && !signals.keep_graph))) phase = Phase::kRecompute;
+    Change(phase);
+    return phase;
+  }
+  if (!t.scopes.empty() && t.scopes.back().phase != Phase::kUnknown && t.scopes.back().module_depth == t.modules.size()) {
+    return t.scopes.back().phase;
+  }
+  uint32_t nobody = UINT32_MAX;
+  main_thread_.compare_exchange_strong(nobody, t.number, std::memory_order_relaxed);
+  // Helper threads (prefetching, user threads) do not move the program from one phase to the next.
+  if (main_thread_.load(std::memory_order_relaxed) != t.number) return now;
+  // A program that never calls a module (functional code) is followed by the signals alone once its first backward has been seen.
+  const bool announced = hooks_active() && (module_seen_.load(std::memory_order_relaxed) || now == Phase::kLoad);
+  if (announced) {
+    if (IsBackward(now)) Change(t.modules.empty() ? Phase::kIdle : Phase::kForward);
+  } else {
+    Change(GuessWithoutHooks(signals, now));
+  }
+  return program_phase();
+}
+
+PhaseTracker::Reading PhaseTracker::OnAllocation() {
+  const SignalReading signals = signals_.Read();
+  Reading reading;
+  reading.phase = Decide(signals);
+  ThreadState& t = State();
+  reading.thread = t.number;
+  reading.module = t.modules.empty() ? 0 : t.modules.back();
+  if (signals.available) {
+    reading.flags = static_cast<uint8_t>(kFlagSignals | (signals.grad_mode ? kFlagGradMode : 0) | (signals.in_backward ? kFlagInBackwardTask : 0) |
+                                         (signals.inference ? kFlagInference : 0) | (signals.keep_graph ? kFlagKeepGraph : 0));
+  }
+  return reading;
+}
+
+void PhaseTracker::BeginScope(Phase phase, uint32_t name) {
+  ThreadState& t = State();
+  t.scopes.push_back({phase, name, t.modules.size()});
+  if (phase != Phase::kUnknown && t.modules.empty()) Change(phase, name);
+}
+
+void PhaseTracker::EndScope() {
+  ThreadState& t = State();
+  if (t.scopes.empty()) return;
+  const Scope scope = t.scopes.back();
+  t.scopes.pop_back();
+  if (scope.phase == Phase::kUnknown || !t.modules.empty()) return;
+  Phase outer = Phase::kIdle;
+  for (size_t i = t.scopes.size(); i > 0; --i) {
+    if (t.scopes[i - 1].phase != Phase::kUnknown) {
+      outer = t.scopes[i - 1].phase;
+      break;
+    }
+  }
+  Change(outer);
+}
+
+void PhaseTracker::EnterModule(uint32_t name, bool training) {
+  ThreadState& t = State();
+  const bool root = t.modules.empty();
+  t.modules.push_back(name);
+  if (!root) return;
+  module_seen_.store(true, std::memory_order_relaxed);
+  const SignalReading signals = signals_.Read();
+  if (signals.in_backward) return;  // a recompute
+  main_thread_.store(t.number, std::memory_order_relaxed);
+  // A module in evaluation mode whose gradients are on is still trained through (a frozen or DCGAN-like part).
+  const bool eval = signals.inference || (!training && !signals.grad_mode);
+  Change(eval ? Phase::kEval : Phase::kForward);
+}
+
+void PhaseTracker::ExitModule() {
+  ThreadState& t = State();
+  if (t.modules.empty()) return;
+  t.modules.pop_back();
+  // The loss that follows a training forward belongs to it; an evaluation ends with its root module.
+  if (t.modules.empty() && program_phase() == Phase::kEval) Change(Phase::kIdle);
+}
+
+}  // namespace vramledger

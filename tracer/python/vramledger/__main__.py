@@ -1,0 +1,68 @@
+"""python -m vramledger run [--trace FILE] train.py ...: run a training script, unchanged, on vramledger's allocator."""
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from . import __version__
+from ._install import InstallError, TraceError, install
+
+
+def _say(sentence):
+    print(f"vramledger: {sentence}", file=sys.stderr, flush=True)
+
+
+def _default_trace(script):
+    rank = os.environ.get("RANK")
+    return f"{Path(script).stem or 'trace'}{'.rank' + rank if rank else ''}.vlt"
+
+
+def _install_or_less(trace, hooks):
+    try:
+        return install(trace=trace, hooks=hooks)
+    except TraceError as error:
+        _say(f"{error}; the script runs without a trace")
+        return install(trace=None, hooks=hooks)
+
+
+def _run(options):
+    if not options.module and not Path(options.script).is_file():
+        _say(f"there is no script '{options.script}'")
+        return 2
+    trace = None if options.no_trace else options.trace or _default_trace(options.script)
+    # Where the allocator cannot be put in place, the training run is still worth more than its trace.
+    try:
+        library = _install_or_less(trace, not options.no_hooks)
+    except InstallError as error:
+        _say(f"{error}; the script runs without vramledger")
+    else:
+        library.metadata({"command": [options.script, *options.arguments]})
+    sys.argv = [options.script, *options.arguments]
+    if options.module:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(options.script).resolve().parent)
+        runpy.run_path(options.script, run_name="__main__")
+    return 0
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m vramledger", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"vramledger {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run a training script on vramledger's allocator",
+                              epilog="example: python -m vramledger run --trace bert.vlt train.py --batch 32")
+    run.add_argument("--trace", help="where to write the trace (default: the script's name with .vlt; %%p is the process id, %%r the RANK)")
+    run.add_argument("--no-trace", action="store_true", help="account, but write no trace")
+    run.add_argument("--no-hooks", action="store_true", help="register no PyTorch hooks: phases from the signals alone, no names")
+    run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module name")
+    run.add_argument("script")
+    run.add_argument("arguments", nargs=argparse.REMAINDER)
+    return _run(parser.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

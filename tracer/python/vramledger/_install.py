@@ -1,0 +1,160 @@
+"""Putting the allocator in place, and what a script may say to it."""
+
+import contextlib
+import os
+import platform
+
+from ._library import PHASES, Library, LibraryError
+
+_library = None
+_hooks = None
+
+
+class InstallError(RuntimeError):
+    """The allocator could not be put in place; the message is one sentence that says why and what to do."""
+
+
+class TraceError(InstallError):
+    """The trace could not be opened. Installing without one may still work."""
+
+
+def installed():
+    """The Library if our allocator serves this process, else None."""
+    return _library
+
+
+def require():
+    if _library is None:
+        raise InstallError("vramledger is not installed in this process: call vramledger.install() first, or start the script with 'python -m vramledger run'")
+    return _library
+
+
+def install(trace=None, hooks=True):
+    """Makes vramledger PyTorch's CUDA allocator. Must come before CUDA is used; once per process; cannot be undone.
+
+    trace: path of the trace to write ("%p" becomes the process id, "%r" the RANK), None for none.
+    hooks: register PyTorch's global module and optimizer hooks, which give phases and names.
+    Raises InstallError; nothing is changed then.
+    """
+    global _library, _hooks
+    if _library is not None:
+        raise InstallError("vramledger is already installed in this process")
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        raise InstallError(f"this PyTorch ({torch.__version__}) was built without CUDA, so it has no CUDA allocator to replace")
+    if torch.cuda.is_initialized():
+        raise InstallError("CUDA is already initialised in this process, and PyTorch only changes allocators before that: call vramledger.install() before the "
+                           "first use of torch.cuda (also by imported modules), or start the script with 'python -m vramledger run'")
+    try:
+        library = Library()
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(str(library.path), "vramledger_malloc", "vramledger_free")
+    except (LibraryError, OSError) as error:
+        raise InstallError(str(error)) from None
+    inner = allocator.allocator()
+    for setter, function in (
+        ("set_init_fn", "vramledger_init"),
+        ("set_reset_fn", "vramledger_reset"),
+        ("set_memory_fraction_fn", "vramledger_memory_fraction"),
+        ("set_base_alloc_fn", "vramledger_base_alloc"),
+        ("set_record_stream_fn", "vramledger_record_stream"),
+    ):
+        # Older releases lack some setters; without record_stream a cache would hand out memory that another stream still uses.
+        if hasattr(inner, setter):
+            getattr(inner, setter)(library.address(function))
+        elif setter == "set_record_stream_fn":
+            raise InstallError(f"this PyTorch ({torch.__version__}) cannot tell an allocator about streams (no {setter}); vramledger needs that to reuse memory safely")
+    if trace is not None:
+        try:
+            library.open_trace(os.fspath(trace))
+        except LibraryError as error:
+            raise TraceError(str(error)) from None
+    try:
+        torch.cuda.memory.change_current_allocator(allocator)
+    except RuntimeError as error:
+        raise InstallError(f"PyTorch refused to change the allocator: {error}") from None
+    _library = library
+    _write_metadata(library, torch)
+    if hooks:
+        from ._hooks import Hooks
+
+        _hooks = Hooks(library)
+        _hooks.attach()
+    return library
+
+
+def _attach_from_allocator(path):
+    """Called by the allocator itself when a script plugged it in by hand: adds the hooks that install() would have added."""
+    global _library, _hooks
+    if _library is not None:
+        return
+    import torch
+
+    from ._hooks import Hooks
+
+    _library = Library(path)
+    _write_metadata(_library, torch)
+    _hooks = Hooks(_library)
+    _hooks.attach()
+
+
+def _write_metadata(library, torch):
+    virtual = os.environ.get("VRAMLEDGER_VIRTUAL_DEVICE")
+    library.metadata({
+        "versions": {"vramledger": "0.1.0", "torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()},
+        "pid": os.getpid(),
+        "rank": int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() else None,
+        "virtual_device": bool(virtual),
+        "device_name": virtual or None,
+    })
+
+
+def attach(model=None, optimizer=None, name=None):
+    """Names a model and an optimizer now, rather than at their first use. Not needed for names to appear."""
+    require()
+    if _hooks is None:
+        raise InstallError("vramledger was installed without hooks, so names cannot be attached")
+    if model is not None:
+        _hooks.name_model(model, name)
+    if optimizer is not None:
+        _hooks._meet_optimizer(optimizer)
+
+
+@contextlib.contextmanager
+def phase(name):
+    """Everything allocated by this thread inside belongs to this phase: one of the known ones ("save", "data", "eval" ...), or a name of
+    your own, which is recorded beside the phase that PyTorch's signals tell."""
+    library = require()
+    library.begin_scope(PHASES.get(name, 0), library.intern(name))
+    try:
+        yield
+    finally:
+        library.end_scope()
+
+
+def close():
+    """Seals the trace now. Happens by itself at exit."""
+    require().close_trace()
+
+
+def _table(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows)
+
+
+def mebibytes(size):
+    return f"{size / 2**20:,.1f}"
+
+
+def summary(device=0):
+    """A table, as text: what is in use on the device now, and at the peak, per category."""
+    statistics = require().statistics()
+    entry = next((d for d in statistics["devices"] if d["device"] == device), None)
+    if entry is None:
+        return f"device {device}: nothing was allocated"
+    rows = [("MiB", "now", "at the peak", "own peak")]
+    for name, sizes in sorted(entry["categories"].items(), key=lambda item: -item[1]["at_peak_bytes"]):
+        rows.append((name, mebibytes(sizes["current_bytes"]), mebibytes(sizes["at_peak_bytes"]), mebibytes(sizes["peak_bytes"])))
+    rows.append(("allocated", mebibytes(entry["allocated_bytes"]), mebibytes(entry["peak_allocated_bytes"]), ""))
+    rows.append(("reserved", mebibytes(entry["reserved_bytes"]), mebibytes(entry["peak_reserved_bytes"]), ""))
+    return f"device {device}, phase {statistics['phase']}, after {statistics['steps']} optimizer steps\n{_table(rows)}"

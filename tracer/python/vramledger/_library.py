@@ -1,0 +1,116 @@
+"""The C functions of libvramledger_allocator.so, by ctypes."""
+
+import ctypes
+import json
+import os
+from pathlib import Path
+
+# Numbers of tracer/format/vocabulary.h.
+PHASES = {
+    "load": 1, "data": 2, "forward": 3, "recompute": 4, "backward": 5, "optimizer": 6, "zero_grad": 7, "eval": 8, "save": 9,
+    "communication": 10, "idle": 11,
+}
+PHASE_NAMES = {number: name for name, number in PHASES.items()}
+PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, INPUT, OUTPUT = range(1, 7)
+
+LIBRARY_NAME = "libvramledger_allocator.so"
+
+
+class LibraryError(RuntimeError):
+    """The allocator library is missing or of another version."""
+
+
+def library_path():
+    """Where the allocator library is: $VRAMLEDGER_LIBRARY, beside this package, or in the source tree's build folder."""
+    named = os.environ.get("VRAMLEDGER_LIBRARY")
+    if named:
+        if not Path(named).is_file():
+            raise LibraryError(f"VRAMLEDGER_LIBRARY names '{named}', which is no file")
+        return Path(named)
+    here = Path(__file__).resolve().parent
+    candidates = [here / "lib" / LIBRARY_NAME, here.parents[2] / "build" / "lib" / LIBRARY_NAME]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise LibraryError(f"{LIBRARY_NAME} was not found (looked at {', '.join(map(str, candidates))}); build it, or set VRAMLEDGER_LIBRARY")
+
+
+class Library:
+    """Typed access; every method may be called from any thread."""
+
+    def __init__(self, path=None):
+        self.path = Path(path) if path else library_path()
+        try:
+            self._c = c = ctypes.CDLL(str(self.path))
+        except OSError as error:
+            raise LibraryError(f"'{self.path}' cannot be loaded: {error}") from None
+        for name, result, arguments in (
+            ("open_trace", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
+            ("close_trace", None, []),
+            ("has_trace", ctypes.c_int, []),
+            ("hooks_active", None, [ctypes.c_int]),
+            ("intern", ctypes.c_uint32, [ctypes.c_char_p]),
+            ("begin_scope", None, [ctypes.c_int, ctypes.c_uint32]),
+            ("end_scope", None, []),
+            ("enter_module", None, [ctypes.c_uint32, ctypes.c_int]),
+            ("exit_module", None, []),
+            ("module_depth", ctypes.c_size_t, []),
+            ("name", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64]),
+            ("step_done", None, [ctypes.c_uint32]),
+            ("mark", None, [ctypes.c_char_p]),
+            ("metadata", None, [ctypes.c_char_p]),
+            ("phase", ctypes.c_int, []),
+            ("statistics", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
+            ("reset_peaks", None, [ctypes.c_int]),
+        ):
+            try:
+                function = getattr(c, f"vramledger_{name}")
+            except AttributeError:
+                raise LibraryError(f"'{self.path}' has no function vramledger_{name}: it is of another version") from None
+            function.restype, function.argtypes = result, arguments
+            setattr(self, f"_{name}", function)
+        # Called at every module and step: the bare foreign functions, without a Python frame in between.
+        self.enter_module = self._enter_module
+        self.exit_module = self._exit_module
+        self.begin_scope = self._begin_scope
+        self.end_scope = self._end_scope
+        self.name = self._name
+        self.step_done = self._step_done
+        self.hooks_active = self._hooks_active
+        self.module_depth = self._module_depth
+        self.close_trace = self._close_trace
+        self.reset_peaks = self._reset_peaks
+
+    def address(self, function):
+        """The address of an exported function, as PyTorch's setters want it."""
+        return ctypes.cast(getattr(self._c, function), ctypes.c_void_p).value
+
+    def open_trace(self, path):
+        """Starts the trace; raises LibraryError with one sentence if that fails."""
+        error = ctypes.create_string_buffer(4096)
+        if self._open_trace(os.fsencode(path), error, len(error)):
+            raise LibraryError(error.value.decode(errors="replace"))
+
+    def has_trace(self):
+        return bool(self._has_trace())
+
+    def intern(self, text):
+        return self._intern(text.encode(errors="replace"))
+
+    def mark(self, text):
+        self._mark(text.encode(errors="replace"))
+
+    def metadata(self, values):
+        self._metadata(json.dumps(values).encode())
+
+    def phase(self):
+        return PHASE_NAMES.get(self._phase(), "unknown")
+
+    def statistics(self):
+        capacity = 1 << 16
+        while True:
+            text = ctypes.create_string_buffer(capacity)
+            length = self._statistics(text, capacity)
+            if length < capacity:
+                return json.loads(text.value.decode())
+            capacity = length + 1
