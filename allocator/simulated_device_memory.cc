@@ -144,9 +144,14 @@ DeviceResult SimulatedDeviceMemory::ReserveAddress(int device, size_t bytes, voi
   DeviceResult result;
   if (InjectedFailure(Operation::kReserveAddress, &result)) return result;
   Device& d = devices_[static_cast<size_t>(device)];
-  *address = reinterpret_cast<void*>(d.next_reservation);
-  d.reservations[d.next_reservation] = bytes;
-  d.next_reservation += (bytes + kGranularity - 1) / kGranularity * kGranularity;
+  uintptr_t at = d.next_reservation;
+  if (device == 0 && scripted_reservations_used_ < options_.scripted_reservations.size()) {
+    at = options_.scripted_reservations[scripted_reservations_used_++];
+  } else {
+    d.next_reservation += (bytes + kGranularity - 1) / kGranularity * kGranularity;
+  }
+  d.reservations[at] = bytes;
+  *address = reinterpret_cast<void*>(at);
   return DeviceResult::kOk;
 }
 

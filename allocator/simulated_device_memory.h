@@ -35,6 +35,8 @@ struct SimulatedDeviceOptions {
   uint64_t seed = 1;
   // Addresses for the first plain allocations of device 0, in order, as recorded from a real driver.
   std::vector<uintptr_t> scripted_addresses;
+  // The same for its reservations of address space.
+  std::vector<uintptr_t> scripted_reservations;
 };
 
 class SimulatedDeviceMemory : public DeviceMemory {
@@ -115,6 +117,7 @@ class SimulatedDeviceMemory : public DeviceMemory {
   std::mt19937_64 random_;
   std::vector<Device> devices_;
   size_t scripted_used_ = 0;
+  size_t scripted_reservations_used_ = 0;
   std::map<EventHandle, Event> events_;
   EventHandle next_event_ = 1;
   std::map<Operation, Failure> failures_;

@@ -1,0 +1,40 @@
+// Replays a recorded history (tests/data/replay/README.md) through the allocator core and compares every address.
+#ifndef VRAMLEDGER_TESTS_ALLOCATOR_REPLAY_HISTORY_H_
+#define VRAMLEDGER_TESTS_ALLOCATOR_REPLAY_HISTORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "allocator/core/allocator_settings.h"
+
+namespace vramledger {
+
+struct HistoryEvent {
+  char kind = 0;
+  uintptr_t address = 0;
+  size_t bytes = 0;
+  uintptr_t stream = 0;
+};
+
+struct ReplayResult {
+  size_t allocations = 0;
+  size_t addresses_equal = 0;
+  size_t segment_events = 0;
+  size_t segment_events_equal = 0;
+  size_t unknown_frees = 0;
+  std::string first_difference;  // empty if none
+};
+
+// Plain or gzip.
+absl::StatusOr<std::vector<HistoryEvent>> ReadHistory(const std::string& path);
+
+// The simulated device hands out the recorded segment addresses, in order. `capacity` matters for expandable segments (the size of
+// the address space reserved).
+ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const AllocatorSettings& settings, size_t capacity);
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_TESTS_ALLOCATOR_REPLAY_HISTORY_H_
