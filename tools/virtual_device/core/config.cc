@@ -1,0 +1,71 @@
+#include "tools/virtual_device/core/config.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+namespace vd {
+namespace {
+
+// Assumed size of a context on the device, when nothing was said. Recorded out-of-memory runs bound it by 155 MiB
+// on one card and 273 MiB on another; it is an assumption and README.md says so.
+constexpr uint64_t kDefaultContextBytes = 160ull << 20;
+constexpr int kMostDevices = 16;
+
+const char* Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+uint64_t NumberOr(const char* name, uint64_t otherwise) {
+  const char* value = Variable(name);
+  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
+}
+
+Config ReadConfig() {
+  Config config;
+  const char* wanted = Variable("VRAMLEDGER_VIRTUAL_DEVICE");
+  std::string file = wanted != nullptr ? wanted : "h100-80gb";
+  if (file.find('/') == std::string::npos) file = StandInFolder() + "/devices/" + file + ".json";
+  try {
+    config.model = ReadDeviceModel(file);
+  } catch (const std::exception& error) {
+    config.error = error.what();
+    std::fprintf(stderr, "vramledger virtual device: %s\n", error.what());
+  }
+  config.device_count = static_cast<int>(NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_COUNT", 1));
+  if (config.device_count < 0) config.device_count = 0;
+  if (config.device_count > kMostDevices) config.device_count = kMostDevices;
+  if (!config.error.empty()) config.device_count = 0;
+  config.memory_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY", config.model.total_memory_bytes);
+  config.context_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT", kDefaultContextBytes);
+  const char* order = Variable("VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER");
+  config.address_down = order != nullptr && std::string(order) == "down";
+  config.delayed = Variable("VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED") != nullptr;
+  config.delay_seed = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED", 0);
+  if (const char* report = Variable("VRAMLEDGER_VIRTUAL_DEVICE_REPORT")) config.report_file = report;
+  config.verbose = Variable("VRAMLEDGER_VIRTUAL_DEVICE_VERBOSE") != nullptr;
+  return config;
+}
+
+}  // namespace
+
+const Config& GetConfig() {
+  static const Config* config = new Config(ReadConfig());  // never destroyed: used until the very end of the process
+  return *config;
+}
+
+const std::string& StandInFolder() {
+  static const std::string* folder = [] {
+    Dl_info info{};
+    std::string path;
+    if (dladdr(reinterpret_cast<void*>(&StandInFolder), &info) != 0 && info.dli_fname != nullptr) path = info.dli_fname;
+    const size_t slash = path.rfind('/');
+    return new std::string(slash == std::string::npos ? "." : path.substr(0, slash));
+  }();
+  return *folder;
+}
+
+}  // namespace vd

@@ -1,0 +1,1 @@
+// The launcher follows in its own change.
