@@ -18,7 +18,8 @@ struct Answer {
 };
 // Direct-mapped; a collision only costs another walk.
 constexpr size_t kAnswers = 4096;
-thread_local Answer answers[kAnswers];
+// A pointer, since a shared library's own thread-local memory is scarce. Leaked: allocations outlive thread-local destructors.
+thread_local Answer* answers = nullptr;
 
 }  // namespace
 
@@ -52,6 +53,7 @@ void CallerProbe::Load() {
 bool CallerProbe::AskedByLibrary(size_t bytes, uint64_t context) const {
   if (torch_cuda_.end == 0 || torch_cpu_.end == 0) return false;
   const uint64_t key = ((context * 0x9e3779b97f4a7c15u) ^ (bytes * 0xff51afd7ed558ccdu)) | 1;
+  if (answers == nullptr) answers = new Answer[kAnswers];
   Answer& answer = answers[(key >> 20) % kAnswers];
   if (answer.key != key) answer = Answer{key, WalkStack()};
   return answer.library;

@@ -85,8 +85,10 @@ int main(int argc, char** argv) {
   const auto release = reinterpret_cast<void (*)(void*, size_t, int, cudaStream_t)>(::dlsym(library, "vramledger_free"));
   if (allocate == nullptr || release == nullptr) return 2;
   native = c10::cuda::CUDACachingAllocator::get();
-  native->init(c10::cuda::device_count());
   ours = torch::cuda::CUDAPluggableAllocator::createCustomAllocator(allocate, release);
+  // Ours becomes the current one, since its deleter asks the current one; the native one goes on serving whoever holds it.
+  torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(ours);
+  native->init(c10::cuda::device_count());
   argv[1] = argv[0];
   int count = argc - 1;
   benchmark::Initialize(&count, argv + 1);

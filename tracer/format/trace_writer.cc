@@ -26,9 +26,9 @@ constexpr uint32_t kMaxStrings = 1u << 24;
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-uint64_t ClockNs(clockid_t clock) {
+uint64_t WallClockNs() {
   timespec t{};
-  clock_gettime(clock, &t);
+  clock_gettime(CLOCK_REALTIME, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<TraceWriter>> TraceWriter::Create(const std::stri
 }
 
 TraceWriter::TraceWriter(std::string path, int fd, const TraceWriterOptions& options)
-    : path_(std::move(path)), fd_(fd), options_(options), start_ns_(ClockNs(CLOCK_MONOTONIC)) {}
+    : path_(std::move(path)), fd_(fd), options_(options) {}
 
 TraceWriter::~TraceWriter() {
   Close();
@@ -92,7 +92,7 @@ absl::Status TraceWriter::Initialize() {
   header.min_reader_version = kMinReaderVersion;
   header.header_bytes = kFileHeaderBytes;
   header.state = static_cast<uint32_t>(TraceState::kOpen);
-  header.start_unix_ns = ClockNs(CLOCK_REALTIME);
+  header.start_unix_ns = WallClockNs();
   header.pid = static_cast<uint64_t>(::getpid());
   *header_ = header;
   lock_.lock();
@@ -141,8 +141,6 @@ absl::Status TraceWriter::AddRing(uint32_t slots) {
   lock_.unlock();
   return absl::OkStatus();
 }
-
-uint64_t TraceWriter::Now() const { return ClockNs(CLOCK_MONOTONIC) - start_ns_; }
 
 bool TraceWriter::ActivateFreeSlot() {
   if (free_slots_.empty()) return false;
@@ -362,7 +360,7 @@ void TraceWriter::Close() {
                 static_cast<off_t>(m.bytes - kChunkAlign));
   }
   header_->total_chunks = next_ordinal_;
-  header_->end_unix_ns = ClockNs(CLOCK_REALTIME);
+  header_->end_unix_ns = WallClockNs();
   header_->state = static_cast<uint32_t>(TraceState::kClosed);
 }
 

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "tracer/format/record.h"
 #include "tracer/format/spin_lock.h"
+#include "tracer/format/trace_clock.h"
 
 namespace vramledger {
 
@@ -41,7 +42,7 @@ class TraceWriter {
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   // Nanoseconds since the trace began.
-  uint64_t Now() const;
+  uint64_t Now() const { return clock_.Now(); }
 
   // Appends a copy of the record. time48 is set here (Now()) unless `keep_time`.
   void Append(const MemoryRecord& record, bool keep_time = false) { AppendSlots(&record, record.kind, keep_time); }
@@ -90,7 +91,7 @@ class TraceWriter {
   const int fd_;
   const TraceWriterOptions options_;
   FileHeader* header_ = nullptr;
-  uint64_t start_ns_ = 0;
+  const TraceClock clock_;
   std::atomic<bool> accepting_{false};
   bool detached_ = false;
 

@@ -33,6 +33,21 @@ Category FromSetup(const BlockFacts& f) {
   return f.alive_at_forward_start || f.alive_at_backward_start || f.alive_at_end ? Category::kParameter : Category::kTemporary;
 }
 
+// Its birth was not seen, but where the program gave it up says what it had been.
+Category FromItsEnd(const BlockFacts& f) {
+  if (f.workspace_hint) return Category::kWorkspace;
+  switch (f.free_phase) {
+    case Phase::kBackward:
+      return Category::kActivation;
+    case Phase::kZeroGrad:
+      return Category::kGradient;
+    case Phase::kOptimizer:
+      return Category::kOptimizerState;
+    default:
+      return Category::kUnknown;
+  }
+}
+
 }  // namespace
 
 Role StrongerRole(Role a, Role b) {
@@ -57,7 +72,7 @@ Category Categorize(const BlockFacts& f) {
     case Role::kNone:
       break;
   }
-  if (f.before_trace) return f.workspace_hint ? Category::kWorkspace : Category::kUnknown;
+  if (f.before_trace) return FromItsEnd(f);
   if (IsWorkspace(f)) return Category::kWorkspace;
   switch (f.birth_phase) {
     case Phase::kForward:

@@ -16,6 +16,7 @@ struct BlockFacts {
   Role role = Role::kNone;  // the strongest role that a name record gave it
   uint64_t requested_bytes = 0;
   bool before_trace = false;              // alive when the recording began: nothing is known of its birth
+  Phase free_phase = Phase::kUnknown;     // where it was freed; used only for blocks from before the recording
   bool workspace_hint = false;            // a stack frame or a name says that a library took it as its workspace
   bool first_of_size_on_thread = false;   // no earlier block of this size was made by this thread on this stream
   bool before_first_backward_end = false; // born before the first backward of the program ended

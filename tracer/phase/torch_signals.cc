@@ -34,7 +34,7 @@ SignalReading TorchSignals::Read() const {
   r.available = true;
   r.in_backward = graph_task_id_() >= 0;
   r.grad_mode = grad_mode_();
-  r.inference = inference_ != nullptr && inference_();
+  r.inference = !r.grad_mode && inference_ != nullptr && inference_();  // inference mode turns gradients off
   r.keep_graph = r.in_backward && keep_graph_ != nullptr && keep_graph_();
   return r;
 }
