@@ -88,7 +88,8 @@ def stub(name, library, parameters):
             if not body:
                 break
             unused = "".join(f" (void)p{i};" for i in range(len(parameters)))
-            return f"{weak}({', '.join(arguments)}) {{{unused}{body} return 0; }}"
+            nominal = weak.replace("weak,", 'weak, section("vd_nominal"),')
+            return f"{nominal}({', '.join(arguments)}) {{{unused}{body} return 0; }}"
     return f"VD_UNIMPLEMENTED({name})"
 
 
@@ -164,7 +165,7 @@ def generate(library, site_packages, out):
         '#define VD_PLT "@PLT"',
         "#endif",
         "#define VD_UNIMPLEMENTED(name) \\",
-        '  extern "C" __attribute__((weak, visibility("default"))) int name() { \\',
+        '  extern "C" __attribute__((weak, visibility("default"), section("vd_unimplemented"))) int name() { \\',
         "    static std::atomic<bool> said{false}; \\",
         f"    return vd::ReportUnimplemented(#name, &said, {library['unsupported']}); \\",
         "  }",

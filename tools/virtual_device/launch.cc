@@ -1,1 +1,196 @@
-// The launcher follows in its own change.
+#include "tools/virtual_device/launch.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+
+#include "tools/virtual_device/core/device_model.h"
+
+namespace vd {
+namespace {
+
+namespace fs = std::filesystem;
+
+Launch Refuse(std::string sentence) {
+  Launch launch;
+  launch.error = std::move(sentence);
+  return launch;
+}
+
+std::string FindProgram(const std::string& name) {
+  std::error_code ignored;
+  const auto usable = [&](const std::string& path) {
+    return fs::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
+  };
+  if (name.find('/') != std::string::npos) return usable(name) ? name : "";
+  const char* path = std::getenv("PATH");
+  const std::string folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+  size_t at = 0;
+  while (at <= folders.size()) {
+    const size_t end = std::min(folders.find(':', at), folders.size());
+    const std::string candidate = folders.substr(at, end - at) + "/" + name;
+    if (usable(candidate)) return candidate;
+    at = end + 1;
+  }
+  return "";
+}
+
+// python train.py ARGS -> python -m vramledger run [--trace FILE] train.py ARGS; -m MODULE likewise. Options of the
+// interpreter stay in front. False: no script or module in the command.
+bool RunThroughPackage(std::vector<std::string>* command, const std::string& trace) {
+  const std::string name = fs::path(command->front()).filename().string();
+  if (name.rfind("python", 0) != 0) return false;
+  size_t at = 1;
+  for (; at < command->size(); ++at) {
+    const std::string& word = (*command)[at];
+    if (word == "-m" || word.empty() || word[0] != '-') break;
+    if (word == "-c" || word == "-") return false;
+    if (word == "-W" || word == "-X") ++at;  // these take the next word
+  }
+  if (at >= command->size()) return false;
+  std::vector<std::string> inserted = {"-m", "vramledger", "run"};
+  if (!trace.empty()) inserted.insert(inserted.end(), {"--trace", trace});
+  command->insert(command->begin() + static_cast<std::ptrdiff_t>(at), inserted.begin(), inserted.end());
+  return true;
+}
+
+std::string Joined(const std::vector<std::string>& words, const char* separator) {
+  std::string out;
+  for (const std::string& word : words) {
+    if (!out.empty()) out += separator;
+    out += word;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string ExecutableFolder() {
+  std::error_code ignored;
+  return fs::read_symlink("/proc/self/exe", ignored).parent_path().string();
+}
+
+std::string FindStandIns() {
+  std::error_code ignored;
+  if (const char* wanted = std::getenv("VRAMLEDGER_VIRTUAL_DEVICE_DIR"); wanted != nullptr && *wanted != '\0') {
+    return fs::is_directory(wanted, ignored) ? fs::absolute(wanted, ignored).lexically_normal().string() : "";
+  }
+  const fs::path folder = fs::path(ExecutableFolder()) / ".." / "lib" / "virtual_device";
+  return fs::is_directory(folder, ignored) ? folder.lexically_normal().string() : "";
+}
+
+std::vector<std::string> StandInFiles(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("lib", 0) == 0 && name.find(".so") != std::string::npos) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool ParseSize(const std::string& text, uint64_t* bytes) {
+  char* end = nullptr;
+  if (text.empty() || std::strchr("0123456789.", text[0]) == nullptr) return false;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string suffix = end;
+  double unit = 1;
+  if (!suffix.empty() && suffix != "B") {
+    const size_t power = std::string("KMGT").find(suffix[0]);
+    if (power == std::string::npos) return false;
+    const std::string rest = suffix.substr(1);
+    if (rest != "" && rest != "iB" && rest != "B") return false;
+    unit = std::pow(rest == "B" ? 1000.0 : 1024.0, static_cast<double>(power) + 1);
+  }
+  if (!(number * unit >= 1) || number * unit > 9e15) return false;
+  // Whole bytes are kept exact, beyond what the product could hold.
+  *bytes = unit == 1 ? std::strtoull(text.c_str(), nullptr, 10) : static_cast<uint64_t>(number * unit);
+  return true;
+}
+
+Launch PrepareLaunch(const LaunchOptions& o) {
+  if (o.command.empty()) return Refuse("dryrun needs a command after --, such as: -- python train.py");
+  const std::string folder = FindStandIns();
+  const std::vector<std::string> files = folder.empty() ? std::vector<std::string>{} : StandInFiles(folder);
+  if (files.empty()) {
+    return Refuse("the stand-ins of the virtual device are not there (build with a PyTorch CUDA wheel in "
+                  "VRAMLEDGER_SITE_PACKAGES, or set VRAMLEDGER_VIRTUAL_DEVICE_DIR)");
+  }
+  if (std::any_of(files.begin(), files.end(), [](const std::string& f) { return f.find_first_of(": ") != f.npos; })) {
+    return Refuse("the stand-ins cannot be preloaded from a folder with a space or a colon in its name: " + folder);
+  }
+  const std::string device_file =
+      o.device.find('/') != std::string::npos ? o.device : folder + "/devices/" + o.device + ".json";
+  DeviceModel model;
+  try {
+    if (access(device_file.c_str(), R_OK) != 0) {
+      return Refuse("there is no virtual device '" + o.device + "'; known: " + Joined(ListDeviceModels(folder + "/devices"), ", "));
+    }
+    model = ReadDeviceModel(device_file);
+  } catch (const std::exception& error) {
+    return Refuse(error.what());
+  }
+  Launch launch;
+  auto& environment = launch.environment;
+  if (!o.memory.empty()) {
+    uint64_t bytes = 0;
+    if (!ParseSize(o.memory, &bytes)) return Refuse("'" + o.memory + "' is not a size; write 24GiB, 24GB or a number of bytes");
+    environment["VRAMLEDGER_VIRTUAL_DEVICE_MEMORY"] = std::to_string(bytes);
+  }
+  if (o.devices < 1 || o.devices > 16) return Refuse("--devices must be from 1 to 16");
+  if (o.address_order != "up" && o.address_order != "down") return Refuse("--address-order is up or down");
+  if (!o.delay_seed.empty() && o.delay_seed.find_first_not_of("0123456789") != std::string::npos) {
+    return Refuse("--delay-seed must be a whole number");
+  }
+  launch.command = o.command;
+  if (o.allocator == "plugin") {
+    if (!RunThroughPackage(&launch.command, o.trace)) {
+      return Refuse("with --allocator plugin the command must be python with a script or -m MODULE; use --allocator native for "
+                    "anything else");
+    }
+  } else if (o.allocator == "native") {
+    if (!o.trace.empty()) {
+      return Refuse("PyTorch's own allocator writes no trace (the observe mode is not there yet); use --allocator plugin for a "
+                    "trace");
+    }
+  } else if (o.allocator == "observe" || o.allocator == "torch") {
+    return Refuse("--allocator " + o.allocator + " is not there yet; use plugin (with a trace) or native (without)");
+  } else {
+    return Refuse("'" + o.allocator + "' is not an allocator; use plugin or native");
+  }
+  launch.program = FindProgram(o.command.front());
+  if (launch.program.empty()) return Refuse("the command '" + o.command.front() + "' was not found");
+
+  std::vector<std::string> preload = files;
+  if (const char* before = std::getenv("LD_PRELOAD"); before != nullptr && *before != '\0') preload.push_back(before);
+  environment["LD_PRELOAD"] = Joined(preload, ":");
+  environment["TRITON_LIBCUDA_PATH"] = folder;
+  environment["VRAMLEDGER_VIRTUAL_DEVICE"] = o.device.find('/') != std::string::npos ? fs::absolute(o.device).string() : model.id;
+  environment["VRAMLEDGER_VIRTUAL_DEVICE_COUNT"] = std::to_string(o.devices);
+  environment["VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER"] = o.address_order;
+  if (!o.delay_seed.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED"] = o.delay_seed;
+  const std::string report = !o.report.empty() ? o.report : o.trace.empty() ? "" : o.trace + ".device.json";
+  if (!report.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_REPORT"] = fs::absolute(report).string();
+  return launch;
+}
+
+std::string Execute(const Launch& launch) {
+  for (const auto& [name, value] : launch.environment) setenv(name.c_str(), value.c_str(), 1);
+  // A summary of an earlier run must not be taken for this one's, and the device never overwrites one.
+  auto report = launch.environment.find("VRAMLEDGER_VIRTUAL_DEVICE_REPORT");
+  if (report != launch.environment.end()) unlink(report->second.c_str());
+  std::vector<char*> words;
+  for (const std::string& word : launch.command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  execv(launch.program.c_str(), words.data());
+  return "cannot start '" + launch.program + "': " + std::strerror(errno);
+}
+
+}  // namespace vd

@@ -1,6 +1,7 @@
 #include "tools/virtual_device/core/device_model.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
