@@ -20,7 +20,14 @@
 namespace vramledger {
 namespace {
 
-double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+// As PyTorch's own message prints sizes.
+std::string Human(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes <= 1024) return absl::StrFormat("%d bytes", bytes);
+  if (bytes <= 1 << 20) return absl::StrFormat("%.2f KiB", value / 1024);
+  if (bytes <= 1 << 30) return absl::StrFormat("%.2f MiB", value / (1 << 20));
+  return absl::StrFormat("%.2f GiB", value / (1 << 30));
+}
 
 // True if `path` holds a trace that another living process is writing.
 bool InUseByAnother(const std::string& path) {
@@ -152,16 +159,16 @@ void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
 
 std::string Plugin::OutOfMemoryText(const OutOfMemoryInfo& info) {
   const CategoryBytes categories = ledger_->Get(info.device, *core_);
-  std::string text = absl::StrFormat(
-      "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d has a total capacity of %.2f GiB of which %.2f MiB is free. "
-      "vramledger: %.2f GiB in use, %.2f MiB freed but awaited by a stream, %.2f MiB cached in segments (largest hole %.2f MiB, on this stream %.2f MiB)",
-      MiB(info.requested_bytes), info.device, MiB(info.device_total_bytes) / 1024, MiB(info.device_free_bytes), MiB(info.allocated_bytes) / 1024,
-      MiB(info.awaiting_free_bytes), MiB(info.cached_bytes), MiB(info.largest_free_block_bytes), MiB(info.largest_free_block_same_stream_bytes));
-  if (info.limited_by_fraction) absl::StrAppendFormat(&text, ", limited to %.2f GiB by the memory fraction", MiB(info.allowed_bytes) / 1024);
-  absl::StrAppendFormat(&text, ". Phase: %s. In use:", std::string(PhaseName(phases_.program_phase())));
-  for (int c = 0; c < kCategoryCount; ++c) {
-    const int64_t bytes = categories.current[static_cast<size_t>(c)];
-    if (bytes > 0) absl::StrAppendFormat(&text, " %s %.2f MiB;", std::string(CategoryName(static_cast<Category>(c))), MiB(static_cast<uint64_t>(bytes)));
+  std::string text = absl::StrCat("CUDA out of memory. Tried to allocate ", Human(info.requested_bytes), ". GPU ", info.device, " has a total capacity of ",
+                                  Human(info.device_total_bytes), " of which ", Human(info.device_free_bytes), " is free. vramledger: ",
+                                  Human(info.allocated_bytes), " in use, ", Human(info.awaiting_free_bytes), " freed but awaited by a stream, ",
+                                  Human(info.cached_bytes), " cached in segments (largest hole ", Human(info.largest_free_block_bytes),
+                                  ", on this stream ", Human(info.largest_free_block_same_stream_bytes), ")");
+  if (info.limited_by_fraction) absl::StrAppend(&text, ", limited to ", Human(info.allowed_bytes), " by the memory fraction");
+  absl::StrAppend(&text, ". Phase: ", std::string(PhaseName(phases_.program_phase())), ". In use by category:");
+  for (size_t c = 0; c < kCategoryCount; ++c) {
+    if (categories.current[c] <= 0) continue;
+    absl::StrAppend(&text, " ", std::string(CategoryName(static_cast<Category>(c))), " ", Human(static_cast<uint64_t>(categories.current[c])), ";");
   }
   return text;
 }

@@ -1,0 +1,63 @@
+"""Runs training scripts on the official wheel and the virtual device, each in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("VRAMLEDGER_BUILD", ROOT / "build"))
+TOOL = BUILD / "bin" / "vramledger"
+LIBRARY = BUILD / "lib" / "libvramledger_allocator.so"
+EXAMPLES = ROOT / "tools" / "examples"
+
+
+class Bench:
+    """What a test needs to run a script and to read its trace."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._scripts = 0
+
+    def script(self, text):
+        self._scripts += 1
+        path = self.folder / f"script{self._scripts}.py"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def dryrun(self, script, *arguments, allocator="native", trace=None, options=(), device="h100-80gb", env=None, check=True, timeout=300):
+        """`script` is a path or the text of one. Returns the finished process, output as text."""
+        if not isinstance(script, Path):
+            script = self.script(script)
+        command = [TOOL, "dryrun", "--device", device, "--allocator", allocator, *options]
+        if trace is not None:
+            command += ["--trace", trace]
+        command += ["--", sys.executable, script, *arguments]
+        return self.run(command, env=env, check=check, timeout=timeout)
+
+    def run(self, command, env=None, check=True, timeout=300):
+        environment = {**os.environ, "VRAMLEDGER_LIBRARY": str(LIBRARY), **(env or {})}
+        done = subprocess.run([str(part) for part in command], env=environment, cwd=self.folder, capture_output=True, text=True, timeout=timeout)
+        if check and done.returncode != 0:
+            pytest.fail(f"{' '.join(map(str, command))} exited {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        return done
+
+    def tool(self, *arguments, check=True):
+        return self.run([TOOL, *arguments], check=check)
+
+    def json(self, *arguments):
+        return json.loads(self.tool(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shared_bench(tmp_path_factory):
+    return Bench(tmp_path_factory.mktemp("shared"))

@@ -1,0 +1,112 @@
+"""Putting the allocator in place: what goes wrong gets one sentence, and training goes on where PyTorch allows."""
+
+from conftest import EXAMPLES
+
+
+def test_install_after_cuda_was_initialised_names_the_reason(bench):
+    out = bench.dryrun("""
+    import torch, vramledger
+    torch.zeros(1, device="cuda")
+    try:
+        vramledger.install()
+    except vramledger.InstallError as error:
+        print("ERROR", error)
+    print(torch.zeros(2, device="cuda").shape)
+    """).stdout
+    assert "ERROR CUDA is already initialised in this process" in out
+    assert "torch.Size([2])" in out
+
+
+def test_installing_twice_is_refused(bench):
+    out = bench.dryrun("""
+    import vramledger
+    vramledger.install()
+    try:
+        vramledger.install()
+    except vramledger.InstallError as error:
+        print("ERROR", error)
+    """).stdout
+    assert "ERROR vramledger is already installed in this process" in out
+
+
+def test_a_missing_library_is_named_and_the_script_runs(bench):
+    done = bench.dryrun(EXAMPLES / "dcgan.py", "--batch", "4", "--steps", "1", allocator="plugin", trace="t.vlt",
+                        env={"VRAMLEDGER_LIBRARY": "/nonexistent/lib.so"})
+    assert "VRAMLEDGER_LIBRARY names '/nonexistent/lib.so', which is no file; the script runs without vramledger" in done.stderr
+    assert "step 1 done" in done.stdout
+
+
+def test_an_unwritable_trace_path_is_named_and_the_script_runs(bench):
+    done = bench.dryrun(EXAMPLES / "dcgan.py", "--batch", "4", "--steps", "1", allocator="plugin", trace="/nonexistent/t.vlt")
+    assert "cannot create the trace '/nonexistent/t.vlt': No such file or directory; the script runs without a trace" in done.stderr
+    assert done.stderr.count("vramledger: cannot") == 1
+    assert "step 1 done" in done.stdout
+
+
+def test_the_pure_form_with_an_unwritable_trace_says_so_once_and_trains(bench):
+    done = bench.dryrun("""
+    import os, torch
+    plugin = torch.cuda.memory.CUDAPluggableAllocator(os.environ["VRAMLEDGER_LIBRARY"], "vramledger_malloc", "vramledger_free")
+    torch.cuda.memory.change_current_allocator(plugin)
+    print(torch.ones(3, device="cuda").shape)
+    """, env={"VRAMLEDGER_TRACE": "/nonexistent/t.vlt"})
+    assert done.stderr.count("cannot create the trace") == 1
+    assert "torch.Size([3])" in done.stdout
+
+
+def test_a_full_disk_at_the_start_is_named(bench):
+    """The limit on file sizes stands for the disk: the writer reserves its space, so that it can never be hit by SIGBUS later."""
+    done = bench.dryrun("""
+    import resource, signal, torch, vramledger
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    try:
+        vramledger.install(trace="full.vlt")
+    except vramledger.InstallError as error:
+        print("ERROR", error)
+    vramledger.install()
+    print(torch.ones(3, device="cuda").shape)
+    """).stdout
+    assert "ERROR cannot reserve" in done and "File too large" in done
+    assert "torch.Size([3])" in done
+
+
+def test_a_disk_that_fills_up_loses_chunks_counted_but_not_the_run(bench):
+    done = bench.dryrun("""
+    import resource, signal, torch, vramledger
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    library = vramledger.install(trace="full.vlt")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_400_000, 4_400_000))
+    for i in range(150_000):
+        torch.empty(1 + i * 37 % 100_000, dtype=torch.uint8, device="cuda")
+    print("LOST", library.statistics()["lost_records"] > 0)
+    """)
+    assert "LOST True" in done.stdout
+    report = bench.json("report", bench.folder / "full.vlt")
+    assert report["loss"]["lost_records"] > 0
+
+
+def test_a_script_that_does_not_exist(bench):
+    done = bench.dryrun(bench.folder / "missing.py", allocator="plugin", trace="t.vlt", check=False)
+    assert done.returncode == 2
+    assert "missing.py" in done.stderr
+
+
+def test_the_exit_code_and_arguments_of_the_script_pass_through(bench):
+    script = bench.script("import sys; print(sys.argv[1:]); sys.exit(7)")
+    done = bench.dryrun(script, "--batch", "3", allocator="plugin", trace="t.vlt", check=False)
+    assert done.returncode == 7
+    assert "['--batch', '3']" in done.stdout
+
+
+def test_two_processes_with_one_trace_path_keep_both(bench):
+    script = bench.script("""
+    import subprocess, sys, torch
+    x = torch.ones(10, device="cuda")
+    if len(sys.argv) > 1:
+        done = subprocess.run([sys.executable, "-m", "vramledger", "run", "--trace", sys.argv[1], __file__], capture_output=True, text=True)
+        print(done.stderr)
+    """)
+    out = bench.dryrun(script, bench.folder / "same.vlt", allocator="plugin", trace=bench.folder / "same.vlt").stdout
+    assert "is being written by another process; this one writes" in out
+    assert len(list(bench.folder.glob("same.vlt*"))) == 2
