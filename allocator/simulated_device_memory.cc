@@ -50,9 +50,14 @@ bool SimulatedDeviceMemory::InjectedFailure(Operation operation, DeviceResult* r
   return true;
 }
 
+bool SimulatedDeviceMemory::HasRoom(const Device& device, size_t bytes) const {
+  const size_t used = device.used + options_.used_elsewhere_bytes;
+  return bytes <= options_.capacity_bytes && used <= options_.capacity_bytes - bytes;
+}
+
 DeviceResult SimulatedDeviceMemory::MemoryInfo(int device, DeviceMemoryInfo* info) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const size_t used = devices_[static_cast<size_t>(device)].used;
+  const size_t used = devices_[static_cast<size_t>(device)].used + options_.used_elsewhere_bytes;
   info->total_bytes = options_.capacity_bytes;
   info->free_bytes = options_.capacity_bytes - std::min(used, options_.capacity_bytes);
   return DeviceResult::kOk;
@@ -102,9 +107,7 @@ DeviceResult SimulatedDeviceMemory::Allocate(int device, size_t bytes, void** ad
   if (InjectedFailure(Operation::kAllocate, &result)) return result;
   Device& d = devices_[static_cast<size_t>(device)];
   const size_t rounded = (bytes + kGranularity - 1) / kGranularity * kGranularity;
-  if (rounded > options_.capacity_bytes || d.used > options_.capacity_bytes - rounded) {
-    return Error(DeviceResult::kOutOfMemory, "out of memory");
-  }
+  if (!HasRoom(d, rounded)) return Error(DeviceResult::kOutOfMemory, "out of memory");
   uintptr_t at = 0;
   if (device == 0 && scripted_used_ < options_.scripted_addresses.size()) {
     at = options_.scripted_addresses[scripted_used_++];
@@ -187,9 +190,7 @@ DeviceResult SimulatedDeviceMemory::Map(int device, void* address, size_t bytes)
       (next != d.mappings.begin() && std::prev(next)->first + std::prev(next)->second > at)) {
     return Error(DeviceResult::kError, "map over mapped memory");
   }
-  if (bytes > options_.capacity_bytes || d.used > options_.capacity_bytes - bytes) {
-    return Error(DeviceResult::kOutOfMemory, "out of memory");
-  }
+  if (!HasRoom(d, bytes)) return Error(DeviceResult::kOutOfMemory, "out of memory");
   d.mappings[at] = bytes;
   d.used += bytes;
   return DeviceResult::kOk;

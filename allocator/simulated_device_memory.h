@@ -28,6 +28,7 @@ enum class Completion {
 struct SimulatedDeviceOptions {
   int devices = 1;
   size_t capacity_bytes = size_t{80} << 30;  // of each
+  size_t used_elsewhere_bytes = 0;           // of each: contexts, libraries, other processes
   AddressOrder address_order = AddressOrder::kUp;
   bool has_vmm = true;
   Completion completion = Completion::kAtOnce;
@@ -108,6 +109,7 @@ class SimulatedDeviceMemory : public DeviceMemory {
   };
 
   DeviceResult Error(DeviceResult result, std::string text);
+  bool HasRoom(const Device& device, size_t bytes) const;
   bool InjectedFailure(Operation operation, DeviceResult* result);
   uintptr_t TakeAddress(Device& device, size_t bytes);
   void ReturnAddress(Device& device, uintptr_t address, size_t bytes);

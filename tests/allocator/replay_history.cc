@@ -2,9 +2,10 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
-#include <set>
+#include <iterator>
 #include <unordered_map>
 
 #include "absl/status/status.h"
@@ -37,9 +38,11 @@ class SegmentObserver : public AllocatorObserver {
 
 std::string Text(const HistoryEvent& e) { return absl::StrFormat("%c 0x%x %d", e.kind, e.address, e.bytes); }
 
-SimulatedDeviceOptions Script(const std::vector<HistoryEvent>& history, size_t capacity) {
+SimulatedDeviceOptions Script(const std::vector<HistoryEvent>& history, const ReplayOptions& replay) {
   SimulatedDeviceOptions options;
+  const size_t capacity = replay.capacity_bytes;
   options.capacity_bytes = capacity;
+  options.used_elsewhere_bytes = replay.used_elsewhere_bytes;
   options.completion = Completion::kManual;
   for (const HistoryEvent& e : history) {
     if (e.kind == 'S') options.scripted_addresses.push_back(e.address);
@@ -49,6 +52,15 @@ SimulatedDeviceOptions Script(const std::vector<HistoryEvent>& history, size_t c
     if (!known) options.scripted_reservations.push_back(e.address);
   }
   return options;
+}
+
+// Whether the memory given back at event `i` went because the request that follows could not be served.
+bool ForARequest(const std::vector<HistoryEvent>& history, size_t i, size_t room) {
+  for (; i < history.size() && history[i].kind != 'A' && history[i].kind != 'D' && history[i].kind != 'R'; ++i) {
+    if (history[i].kind == 'O') return true;
+    if ((history[i].kind == 'S' || history[i].kind == 'M') && history[i].bytes > room) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -70,24 +82,19 @@ absl::StatusOr<std::vector<HistoryEvent>> ReadHistory(const std::string& path) {
   return history;
 }
 
-ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const AllocatorSettings& settings, size_t capacity) {
+ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const ReplayOptions& options) {
   ReplayResult result;
   const auto note = [&result](const std::string& text) {
     if (result.first_difference.empty()) result.first_difference = text;
   };
-  SimulatedDeviceMemory device(Script(history, capacity));
+  SimulatedDeviceMemory device(Script(history, options));
   SegmentObserver observer;
-  CachingAllocator allocator(device, settings, &observer);
+  CachingAllocator allocator(device, options.settings, &observer);
 
-  // Frees whose completion comes later waited for a stream: one of their own is made up for each.
-  std::set<size_t> delayed;
-  std::unordered_map<uintptr_t, size_t> last_request;
   std::vector<HistoryEvent> expected_segments;
-  for (size_t i = 0; i < history.size(); ++i) {
-    if (history[i].kind == 'R') last_request[history[i].address] = i;
-    if (history[i].kind == 'C') delayed.insert(last_request[history[i].address]);
-    if (IsSegmentEvent(history[i].kind)) expected_segments.push_back(history[i]);
-  }
+  std::copy_if(history.begin(), history.end(), std::back_inserter(expected_segments),
+               [](const HistoryEvent& e) { return IsSegmentEvent(e.kind); });
+  // A free that waited for a stream waits here for one made up for it.
   const auto made_up_stream = [](uintptr_t address) { return StreamHandle{1} << 60 | address; };
 
   std::unordered_map<uintptr_t, void*> ours;  // recorded address -> ours
@@ -105,13 +112,14 @@ ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const Alloc
         }
         break;
       }
+      case 'D':
       case 'R': {
         auto it = ours.find(e.address);
         if (it == ours.end()) {
           ++result.unknown_frees;
           break;
         }
-        if (delayed.count(i) != 0) allocator.RecordStream(it->second, made_up_stream(e.address));
+        if (e.kind == 'R') allocator.RecordStream(it->second, made_up_stream(e.address));
         if (allocator.Free(it->second) != FreeStatus::kOk) note(absl::StrFormat("event %d: %s: free refused", i, Text(e)));
         ours.erase(it);
         break;
@@ -120,17 +128,26 @@ ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const Alloc
         device.Complete(0, made_up_stream(e.address), 1);
         break;
       case 'F':
-      case 'U':
-        // Memory is given back inside a request that ran out of it, or by empty_cache: with default settings the
-        // same segments go, so both are done here.
-        if (observer.events.size() < expected_segments.size() && i > 0 && history[i - 1].kind != e.kind) {
+      case 'U': {
+        if (i > 0 && (history[i - 1].kind == 'F' || history[i - 1].kind == 'U')) break;
+        // Given back for the request that follows, which will do it by itself; else by the program.
+        DeviceMemoryInfo info;
+        device.MemoryInfo(0, &info);
+        if (options.settings.garbage_collection_threshold == 0 && !ForARequest(history, i, info.free_bytes)) {
           allocator.EmptyCache();
+        }
+        break;
+      }
+      case 'O':
+        if (allocator.Allocate(0, e.stream, e.bytes, BlockTag()).status != AllocationStatus::kOutOfMemory) {
+          note(absl::StrFormat("event %d: %s: was served", i, Text(e)));
         }
         break;
       default:
         break;
     }
   }
+  result.statistics = allocator.GetStatistics(0);
   result.segment_events = expected_segments.size();
   for (size_t i = 0; i < expected_segments.size(); ++i) {
     const HistoryEvent& e = expected_segments[i];

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "allocator/core/allocator_settings.h"
+#include "allocator/core/statistics.h"
 
 namespace vramledger {
 
@@ -19,6 +20,12 @@ struct HistoryEvent {
   uintptr_t stream = 0;
 };
 
+struct ReplayOptions {
+  AllocatorSettings settings;
+  size_t capacity_bytes = size_t{80} << 30;
+  size_t used_elsewhere_bytes = 0;
+};
+
 struct ReplayResult {
   size_t allocations = 0;
   size_t addresses_equal = 0;
@@ -26,14 +33,15 @@ struct ReplayResult {
   size_t segment_events_equal = 0;
   size_t unknown_frees = 0;
   std::string first_difference;  // empty if none
+  Statistics statistics;         // at the end
 };
 
 // Plain or gzip.
 absl::StatusOr<std::vector<HistoryEvent>> ReadHistory(const std::string& path);
 
-// The simulated device hands out the recorded segment addresses, in order. `capacity` matters for expandable segments (the size of
-// the address space reserved).
-ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const AllocatorSettings& settings, size_t capacity);
+// The simulated device hands out the recorded segment addresses, in order. Its capacity decides where requests run out of memory, and how
+// much address space an expandable segment takes.
+ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const ReplayOptions& options);
 
 }  // namespace vramledger
 

@@ -10,7 +10,7 @@ namespace {
 void ExpectTheSame(const std::string& name, size_t allocations, size_t segments) {
   const auto history = ReadHistory(std::string(VRAMLEDGER_TEST_DATA) + "/replay/" + name);
   ASSERT_TRUE(history.ok()) << history.status();
-  const ReplayResult result = ReplayHistory(*history, AllocatorSettings(), size_t{80} << 30);
+  const ReplayResult result = ReplayHistory(*history, ReplayOptions());
   EXPECT_EQ(result.first_difference, "");
   EXPECT_EQ(result.allocations, allocations);
   EXPECT_EQ(result.addresses_equal, allocations);

@@ -28,14 +28,19 @@ LETTERS = {
 
 
 def lines(trace):
-    for i, event in enumerate(trace):
-        letter = LETTERS.get(event["action"])
-        if letter is None:
+    events = [e for e in trace if e["action"] in LETTERS]
+    skip = False
+    for event, after in zip(events, events[1:] + [None]):
+        letter = LETTERS[event["action"]]
+        if skip:
+            skip = False
             continue
         # A free that completes at once is one line.
-        if letter == "C" and i > 0 and trace[i - 1]["action"] == "free_requested" and trace[i - 1]["addr"] == event["addr"]:
-            continue
-        yield f"{letter} {event['addr']:x} {event['size']} {event['stream']}"
+        if letter == "R" and after and after["action"] == "free_completed" and after["addr"] == event["addr"]:
+            letter = "D"
+            skip = True
+        address = event["addr"] if "addr" in event else event.get("device_free", 0)
+        yield f"{letter} {address:x} {event['size']} {event['stream']}"
 
 
 def main():
