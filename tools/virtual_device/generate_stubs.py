@@ -4,6 +4,7 @@ real library exports, and the linker's version script. A hand-written function o
 nobody keeps a list of what is written: in the finished library a weak symbol is a stub, a strong one is real.
 
     generate_stubs.py --site-packages DIR --list                    print the sonames of this wheel's libraries
+    generate_stubs.py --site-packages DIR --architectures           print what its kernels were compiled for: 75,80,...
     generate_stubs.py --site-packages DIR --library SONAME --out DIR
 
 The table of libraries is libraries.json.
@@ -27,6 +28,15 @@ def load_layout(site_packages):
         if os.path.exists(os.path.join(site_packages, layout["detect"])):
             return layout
     return None
+
+
+def architectures(layout, site_packages):
+    """The compute capabilities this PyTorch was built for (75, 80, ...), from the text of torch.cuda.get_arch_list."""
+    import mmap
+    with open(os.path.join(site_packages, layout["architectures_in"]), "rb") as file, \
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = re.search(rb"sm_\d+( [a-z]+_\d+[a-z]*)+", data)
+        return [int(n) for n in re.findall(r"sm_(\d+)", found.group().decode())] if found else []
 
 
 def strip_comments(text):
@@ -210,6 +220,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--site-packages", required=True)
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--architectures", action="store_true")
     parser.add_argument("--library")
     parser.add_argument("--out")
     arguments = parser.parse_args()
@@ -217,6 +228,9 @@ def main():
     if layout is None:
         print("no supported PyTorch CUDA wheel in " + arguments.site_packages, file=sys.stderr)
         return 3
+    if arguments.architectures:
+        print(",".join(map(str, architectures(layout, arguments.site_packages))))
+        return 0
     if arguments.list:
         print(";".join(library["soname"] for library in layout["libraries"]))
         return 0

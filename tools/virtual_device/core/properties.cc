@@ -14,6 +14,23 @@ namespace {
 constexpr int kRegisters = 32;
 constexpr int kAccessPolicyWindow = 134213632;
 
+// The wheel's compiled form that this device runs: the newest of its own major version that is not newer than it, or
+// else what the driver would compile from the newest older one.
+int BinaryVersion() {
+  static const int version = [] {
+    const DeviceModel& m = GetConfig().model;
+    const int device = m.major * 10 + m.minor;
+    int own = 0, older = 0;
+    for (const int compiled : {VD_ARCHITECTURES}) {
+      if (compiled > device) continue;
+      if (compiled / 10 == m.major && compiled > own) own = compiled;
+      if (compiled > older) older = compiled;
+    }
+    return own != 0 ? own : older != 0 ? older : device;
+  }();
+  return version;
+}
+
 cudaOccDeviceProp OccupancyProperties() {
   const DeviceModel& m = GetConfig().model;
   cudaOccDeviceProp p;
@@ -162,7 +179,7 @@ void FillFunctionAttributes(cudaFuncAttributes* a) {
   std::memset(a, 0, sizeof *a);
   a->maxThreadsPerBlock = 1024;
   a->numRegs = kRegisters;
-  a->ptxVersion = a->binaryVersion = m.major * 10 + m.minor;
+  a->ptxVersion = a->binaryVersion = BinaryVersion();
   a->maxDynamicSharedSizeBytes = static_cast<int>(m.shared_per_block_bytes);
   a->preferredShmemCarveout = -1;
 }

@@ -1,5 +1,6 @@
 #include "tools/virtual_device/core/state.h"
 
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -154,6 +155,16 @@ int SlowLaunch(void* stream, bool changes_memory) {
   if ((flags & (kLaunchDelayed | kLaunchCapture)) != 0) Enqueue(stream);
   if (changes_memory && (flags & kLaunchContent) != 0) ForgetAllContent();
   return kOk;
+}
+
+void RememberError(int code) {
+  g_thread.last_error = code;
+  if (code == kNotReady || !GetConfig().verbose) return;
+  void* stack[12];
+  const int depth = backtrace(stack, 12);
+  std::fprintf(stderr, "vramledger virtual device: error %d from\n", code);
+  std::fflush(stderr);
+  backtrace_symbols_fd(stack, depth, STDERR_FILENO);
 }
 
 int ReportUnimplemented(const char* name, std::atomic<bool>* said, int code) {

@@ -73,6 +73,9 @@ VD_API int DeviceCount();  // 0 and no device when the configuration is unusable
 // True in a process forked from one that had already used the device: CUDA does not work there.
 VD_API bool InForkedChild();
 
+// Makes CODE the thread's last error. With VRAMLEDGER_VIRTUAL_DEVICE_VERBOSE it also says where from.
+VD_API void RememberError(int code);
+
 // Prints "vramledger virtual device: NAME is not implemented ..." once per flag; returns `code`.
 VD_API int ReportUnimplemented(const char* name, std::atomic<bool>* said, int code);
 

@@ -9,7 +9,7 @@ namespace vd {
 
 // Remembers an error for cudaGetLastError, as the runtime does, and passes it on. kNotReady is remembered too.
 inline cudaError_t Result(int code) {
-  if (code != kOk) [[unlikely]] g_thread.last_error = code;
+  if (code != kOk) [[unlikely]] RememberError(code);
   return static_cast<cudaError_t>(code);
 }
 
