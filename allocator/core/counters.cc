@@ -1,5 +1,6 @@
 #include "allocator/core/counters.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>

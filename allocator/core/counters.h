@@ -2,7 +2,6 @@
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_COUNTERS_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_COUNTERS_H_
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -31,10 +30,10 @@ class Counters {
     const int64_t by = static_cast<int64_t>(amount);
     Level& all = all_[m];
     all.current += by;
-    all.peak = std::max(all.peak, all.current);
+    if (all.current > all.peak) [[unlikely]] all.peak = all.current;
     Level& pool = pools_[small ? 0 : 1][m];
     pool.current += by;
-    pool.peak = std::max(pool.peak, pool.current);
+    if (pool.current > pool.peak) [[unlikely]] pool.peak = pool.current;
     pool.allocated += by;
   }
   void Decrease(Metric metric, bool small, size_t amount) {

@@ -2,13 +2,15 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 namespace vramledger {
 namespace {
 
-// About the length of a few uncontended allocations; longer waits are for the device and belong in the kernel.
+// About the length of a few allocations; longer waits are for the device and belong in the kernel.
 constexpr int kSpins = 100;
+constexpr timespec kNap = {0, 200'000};
 
 void Pause() {
 #if defined(__x86_64__)
@@ -18,9 +20,9 @@ void Pause() {
 #endif
 }
 
-uint32_t* Word(std::atomic<uint32_t>* state) {
+uint32_t* Word(std::atomic<uint32_t>* word) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
-  return reinterpret_cast<uint32_t*>(state);
+  return reinterpret_cast<uint32_t*>(word);
 }
 
 }  // namespace
@@ -28,18 +30,13 @@ uint32_t* Word(std::atomic<uint32_t>* state) {
 void SmallMutex::LockSlow() {
   for (int i = 0; i < kSpins; ++i) {
     Pause();
-    uint32_t expected = kFree;
-    if (state_.load(std::memory_order_relaxed) == kFree &&
-        state_.compare_exchange_weak(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed)) {
-      return;
-    }
+    if (held_.load(std::memory_order_relaxed) == 0 && TryLock()) return;
   }
-  // Whoever has slept once takes the lock in the state "with sleepers", since others may still sleep.
-  while (state_.exchange(kHeldWithSleepers, std::memory_order_acquire) != kFree) {
-    syscall(SYS_futex, Word(&state_), FUTEX_WAIT_PRIVATE, kHeldWithSleepers, nullptr, nullptr, 0);
-  }
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (!TryLock()) syscall(SYS_futex, Word(&held_), FUTEX_WAIT_PRIVATE, 1, &kNap, nullptr, 0);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void SmallMutex::Wake() { syscall(SYS_futex, Word(&state_), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
+void SmallMutex::Wake() { syscall(SYS_futex, Word(&held_), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
 
 }  // namespace vramledger

@@ -1,4 +1,4 @@
-// A four-byte mutex: one atomic instruction to take it uncontended, a short spin, then sleep in the kernel.
+// A small mutex for short critical sections: one atomic read-modify-write to take it uncontended, a plain store to give it back.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_SMALL_MUTEX_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_SMALL_MUTEX_H_
 
@@ -7,6 +7,8 @@
 
 namespace vramledger {
 
+// Who finds it taken spins for a moment, then sleeps in the kernel. Since Unlock does not wait for its store to be seen before it looks
+// for sleepers, it can miss one that is just lying down; that one looks again by itself after a fraction of a millisecond.
 class SmallMutex {
  public:
   SmallMutex() = default;
@@ -14,22 +16,23 @@ class SmallMutex {
   SmallMutex& operator=(const SmallMutex&) = delete;
 
   void Lock() {
-    uint32_t expected = kFree;
-    if (!state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed)) {
-      LockSlow();
-    }
+    if (!TryLock()) LockSlow();
   }
   void Unlock() {
-    if (state_.exchange(kFree, std::memory_order_release) == kHeldWithSleepers) Wake();
+    held_.store(0, std::memory_order_release);
+    if (sleepers_.load(std::memory_order_relaxed) != 0) Wake();
   }
 
  private:
-  enum : uint32_t { kFree = 0, kHeld = 1, kHeldWithSleepers = 2 };
-
+  bool TryLock() {
+    uint32_t expected = 0;
+    return held_.compare_exchange_strong(expected, 1, std::memory_order_acquire, std::memory_order_relaxed);
+  }
   void LockSlow();
   void Wake();
 
-  std::atomic<uint32_t> state_{kFree};
+  std::atomic<uint32_t> held_{0};
+  std::atomic<uint32_t> sleepers_{0};
 };
 
 class SmallMutexLock {
