@@ -12,6 +12,7 @@ struct Shape {
   int directions = 1;
   int input = 0, hidden = 0, projected = 0, layers = 1;
   bool biases = true;
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
   size_t element = 4;
 };
 
@@ -68,12 +69,12 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t descriptor, cudnnRNN
                                        cudnnRNNBiasMode_t bias, cudnnDirectionMode_t direction, cudnnRNNInputMode_t input_mode,
                                        cudnnDataType_t type, cudnnDataType_t math_precision, cudnnMathType_t math,
                                        int32_t input, int32_t hidden, int32_t projected, int32_t layers,
-                                       cudnnDropoutDescriptor_t, uint32_t flags) {
+                                       cudnnDropoutDescriptor_t dropout, uint32_t flags) {
   const auto real = VD_REAL(cudnnSetRNNDescriptor_v8);
   if (real == nullptr) return CUDNN_STATUS_NOT_SUPPORTED;
-  // The real library checks the arguments; our dropout descriptor was never set, so it is left out.
+  // The real library checks the arguments.
   const cudnnStatus_t status = real(descriptor, algorithm, mode, bias, direction, input_mode, type, math_precision, math,
-                                    input, hidden, projected, layers, nullptr, flags);
+                                    input, hidden, projected, layers, dropout, flags);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   Shape shape;
   shape.gates = mode == CUDNN_LSTM ? 4 : mode == CUDNN_GRU ? 3 : 1;
@@ -83,6 +84,7 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t descriptor, cudnnRNN
   shape.projected = projected;
   shape.layers = layers;
   shape.biases = bias != CUDNN_RNN_NO_BIAS;
+  shape.type = type;
   shape.element = ElementSize(type);
   Shapes& all = TheShapes();
   const std::lock_guard guard(all.lock);
@@ -104,8 +106,9 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t descri
   const auto set = VD_REAL(cudnnSetTensorNdDescriptor);
   Shape s;
   if (set == nullptr || !Find(descriptor, &s)) return CUDNN_STATUS_BAD_PARAM;
-  *matrix_at = *bias_at = nullptr;
-  const cudnnDataType_t type = s.element == 8 ? CUDNN_DATA_DOUBLE : s.element == 2 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT;
+  // Either half of the answer may not be wanted.
+  if (matrix_at != nullptr) *matrix_at = nullptr;
+  if (bias_at != nullptr) *bias_at = nullptr;
   const auto base = reinterpret_cast<uintptr_t>(weights);
   const int gates = s.gates;
   int rows = 0, columns = 0;
@@ -123,14 +126,14 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t descri
     columns = s.hidden;
     offset += int64_t{gates} * s.hidden * (InputOf(s, layer) + Output(s));
   }
-  if (rows > 0) {
+  if (rows > 0 && matrix_at != nullptr) {
     const int shape[3] = {1, rows, columns}, strides[3] = {rows * columns, columns, 1};
-    if (const cudnnStatus_t status = set(matrix, type, 3, shape, strides); status != CUDNN_STATUS_SUCCESS) return status;
+    if (const cudnnStatus_t status = set(matrix, s.type, 3, shape, strides); status != CUDNN_STATUS_SUCCESS) return status;
     *matrix_at = reinterpret_cast<void*>(base + static_cast<uintptr_t>(offset) * s.element);
   }
-  if (s.biases && id < 2 * gates) {
+  if (s.biases && id < 2 * gates && bias_at != nullptr) {
     const int shape[3] = {1, s.hidden, 1}, strides[3] = {s.hidden, 1, 1};
-    if (const cudnnStatus_t status = set(bias, type, 3, shape, strides); status != CUDNN_STATUS_SUCCESS) return status;
+    if (const cudnnStatus_t status = set(bias, s.type, 3, shape, strides); status != CUDNN_STATUS_SUCCESS) return status;
     const int64_t at = AllMatrices(s, PseudoLayers(s)) + layer * BiasesPerLayer(s) + int64_t{id} * s.hidden;
     *bias_at = reinterpret_cast<void*>(base + static_cast<uintptr_t>(at) * s.element);
   }
@@ -142,10 +145,11 @@ cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t, cudnnRNNDescriptor_t desc
   const auto get = VD_REAL(cudnnGetRNNDataDescriptor);
   Shape s;
   if (get == nullptr || !Find(descriptor, &s)) return CUDNN_STATUS_BAD_PARAM;
-  cudnnDataType_t type;
-  cudnnRNNDataLayout_t layout;
-  int steps = 0, batch = 0, width = 0;
-  if (const cudnnStatus_t status = get(data, &type, &layout, &steps, &batch, &width, 0, nullptr, nullptr);
+  cudnnDataType_t type{};
+  cudnnRNNDataLayout_t layout{};
+  int steps = 0, batch = 0, width = 0, lengths[1] = {0};  // the real library wants the last two even when none is read
+  double padding = 0;
+  if (const cudnnStatus_t status = get(data, &type, &layout, &steps, &batch, &width, 0, lengths, &padding);
       status != CUDNN_STATUS_SUCCESS) {
     return status;
   }
