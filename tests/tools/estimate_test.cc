@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tools/estimate/memory_estimate.h"
+#include "tools/estimate/parameter_list.h"
+
+namespace vramledger {
+namespace {
+
+std::string Folder() { return std::string(VRAMLEDGER_TEST_DATA) + "/model_configs"; }
+
+// Every description of the data folder gives its published (or computed) count to the parameter.
+TEST(Estimate, ParameterCountsAreExact) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
+    if (entry.path().extension() != ".json" || entry.path().filename() == "torchvision_param_counts.json") continue;
+    std::ifstream in(entry.path());
+    const nlohmann::json json = nlohmann::json::parse(in);
+    const auto model = LoadModelConfig(entry.path().string());
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(CountParameters(*model), json["num_parameters"]["computed_from_config"].get<uint64_t>()) << entry.path();
+    ++files;
+  }
+  EXPECT_EQ(files, 19);
+}
+
+TEST(Estimate, TorchvisionCounts) {
+  std::ifstream in(Folder() + "/torchvision_param_counts.json");
+  const nlohmann::json json = nlohmann::json::parse(in);
+  for (const auto& [name, count] : json["params"].items()) {
+    const auto model = LoadModelConfig("torchvision:" + name);
+    ASSERT_TRUE(model.ok()) << name;
+    EXPECT_EQ(CountParameters(*model), count.get<uint64_t>()) << name;
+  }
+  EXPECT_EQ(CountParameters(*LoadModelConfig("torchvision:resnet50")), 25557032u);
+  EXPECT_FALSE(LoadModelConfig("torchvision:nonet").ok());
+}
+
+// Hugging Face's own key names, as its config.json files have them.
+TEST(Estimate, HuggingFaceKeys) {
+  const auto gpt2 = ReadModelConfig(nlohmann::json::parse(
+      R"({"model_type":"gpt2","n_embd":768,"n_layer":12,"n_head":12,"n_positions":1024,"vocab_size":50257,"activation_function":"gelu_new"})"));
+  ASSERT_TRUE(gpt2.ok()) << gpt2.status();
+  EXPECT_EQ(CountParameters(*gpt2), 124439808u);
+  const auto opt = ReadModelConfig(nlohmann::json::parse(
+      R"({"model_type":"opt","hidden_size":768,"ffn_dim":3072,"num_hidden_layers":12,"num_attention_heads":12,"vocab_size":50272,"max_position_embeddings":2048})"));
+  EXPECT_EQ(CountParameters(*opt), 125239296u);
+  const auto bert = ReadModelConfig(nlohmann::json::parse(
+      R"({"model_type":"bert","hidden_size":768,"intermediate_size":3072,"num_hidden_layers":12,"num_attention_heads":12,"vocab_size":30522,"max_position_embeddings":512,"type_vocab_size":2})"));
+  EXPECT_EQ(CountParameters(*bert), 109482240u);
+}
+
+TEST(Estimate, TextbookColumn) {
+  const auto bert = LoadModelConfig(Folder() + "/bert-base-uncased.json");
+  EstimateSettings s;
+  s.batch = 32;
+  s.sequence = 128;
+  const MemoryEstimate e = EstimateMemory(*bert, s);
+  EXPECT_EQ(e.textbook.parameter, 437928960u);
+  EXPECT_EQ(e.textbook.gradient, 437928960u);
+  EXPECT_EQ(e.textbook.optimizer_state, 875857920u);
+  EXPECT_EQ(e.textbook.activation, 32u * 128 * 768 * 12 * 4);
+  EXPECT_GT(*e.analytic.activation, 10 * *e.textbook.activation);
+  EXPECT_LE(*e.low, *e.peak);
+  EXPECT_LE(*e.peak, *e.high);
+  s.batch = 64;
+  EXPECT_EQ(*EstimateMemory(*bert, s).analytic.activation, 2 * *e.analytic.activation);
+  s.optimizer = OptimizerKind::kMomentum;
+  EXPECT_EQ(EstimateMemory(*bert, s).textbook.optimizer_state, 437928960u);
+  s.optimizer = OptimizerKind::kSgd;
+  EXPECT_EQ(EstimateMemory(*bert, s).textbook.optimizer_state, 0u);
+}
+
+TEST(Estimate, UnknownIsNotGuessed) {
+  const MemoryEstimate e = EstimateMemory(*LoadModelConfig("torchvision:resnet50"), {});
+  EXPECT_FALSE(e.analytic.activation.has_value());
+  EXPECT_FALSE(e.peak.has_value());
+  EXPECT_FALSE(e.assumptions.empty());
+}
+
+TEST(Estimate, ConvolutionOutput) {
+  EXPECT_EQ(ConvolutionOutput(224, 7, 2, 3), 112u);
+  EXPECT_EQ(ConvolutionOutput(64, 4, 2, 1), 32u);
+  EXPECT_EQ(ConvolutionOutput(3, 5, 1, 0), 0u);
+}
+
+TEST(Estimate, BadConfigsAreOneSentence) {
+  for (const char* text : {"[]", "{}", R"({"model_type":"zebra"})", R"({"model_type":"bert"})", R"({"model_type":"bert","hidden_size":-1})"}) {
+    EXPECT_FALSE(ReadModelConfig(nlohmann::json::parse(text)).ok()) << text;
+  }
+  EXPECT_FALSE(LoadModelConfig("/nonexistent/config.json").ok());
+}
+
+}  // namespace
+}  // namespace vramledger
