@@ -95,7 +95,8 @@ class CudaDeviceMemory::DeviceGuard {
   bool switched_ = false;
 };
 
-// Lets the calling thread do what a capture elsewhere would forbid: cudaMalloc, and queries of events outside of the capture.
+// Lets the calling thread do what a capture elsewhere would forbid: cudaMalloc, and queries of events outside of the
+// capture.
 class CudaDeviceMemory::RelaxedCapture {
  public:
   explicit RelaxedCapture(const Runtime& runtime) : runtime_(runtime) {
@@ -178,7 +179,9 @@ DeviceResult CudaDeviceMemory::ReportDriver(int error, const char* what) {
   return DeviceResult::kError;
 }
 
-const char* CudaDeviceMemory::last_error() { return failure_text.c_str(); }
+const char* CudaDeviceMemory::last_error() {
+  return failure_text.c_str();
+}
 
 DeviceResult CudaDeviceMemory::MemoryInfo(int device, DeviceMemoryInfo* info) {
   const DeviceGuard guard(*runtime_, device);
@@ -285,7 +288,9 @@ CUmemAllocationProp PhysicalMemory(int device) {
   return properties;
 }
 
-CUdeviceptr DevicePointer(void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+CUdeviceptr DevicePointer(void* address) {
+  return reinterpret_cast<CUdeviceptr>(address);
+}
 
 }  // namespace
 

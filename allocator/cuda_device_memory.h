@@ -1,5 +1,5 @@
-// The CUDA device: the runtime functions that the process itself uses, found while it runs. Nothing is linked, so one binary
-// serves every CUDA version, and a process whose CUDA runtime is a stand-in gets the stand-in.
+// The CUDA device: the runtime functions that the process itself uses, found while it runs. Nothing is linked, so one
+// binary serves every CUDA version, and a process whose CUDA runtime is a stand-in gets the stand-in.
 #ifndef VRAMLEDGER_ALLOCATOR_CUDA_DEVICE_MEMORY_H_
 #define VRAMLEDGER_ALLOCATOR_CUDA_DEVICE_MEMORY_H_
 
@@ -16,8 +16,8 @@ namespace vramledger {
 
 class CudaDeviceMemory : public DeviceMemory {
  public:
-  // Looks the runtime up. The error names what was not found. Counts devices, which initialises the driver: not to be called
-  // before a fork whose child uses CUDA.
+  // Looks the runtime up. The error names what was not found. Counts devices, which initialises the driver: not to be
+  // called before a fork whose child uses CUDA.
   static absl::StatusOr<std::unique_ptr<CudaDeviceMemory>> Open();
   ~CudaDeviceMemory() override;
 

@@ -16,7 +16,9 @@ constexpr uintptr_t kFirstReservation = uintptr_t{1} << 44;
 
 thread_local std::string failure_text;
 
-uintptr_t Address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+uintptr_t Address(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
 
 }  // namespace
 
@@ -35,7 +37,9 @@ DeviceResult SimulatedDeviceMemory::Error(DeviceResult result, std::string text)
   return result;
 }
 
-const char* SimulatedDeviceMemory::last_error() { return failure_text.c_str(); }
+const char* SimulatedDeviceMemory::last_error() {
+  return failure_text.c_str();
+}
 
 bool SimulatedDeviceMemory::InjectedFailure(Operation operation, DeviceResult* result) {
   auto it = failures_.find(operation);

@@ -1,5 +1,5 @@
-// A device that exists only as numbers: capacity, addresses, streams and events. Drives the allocator core in tests and in
-// replay. Memory behind its addresses does not exist and must not be touched.
+// A device that exists only as numbers: capacity, addresses, streams and events. Drives the allocator core in tests and
+// in replay. Memory behind its addresses does not exist and must not be touched.
 #ifndef VRAMLEDGER_ALLOCATOR_SIMULATED_DEVICE_MEMORY_H_
 #define VRAMLEDGER_ALLOCATOR_SIMULATED_DEVICE_MEMORY_H_
 
@@ -95,7 +95,7 @@ class SimulatedDeviceMemory : public DeviceMemory {
   };
   struct Device {
     size_t used = 0;
-    std::map<uintptr_t, size_t> holes;        // free address ranges
+    std::map<uintptr_t, size_t> holes;  // free address ranges
     std::map<uintptr_t, size_t> allocations;
     std::map<uintptr_t, size_t> reservations;
     std::map<uintptr_t, size_t> mappings;

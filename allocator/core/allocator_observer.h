@@ -1,6 +1,6 @@
-// What the core tells about its work. Every call is made under the lock of the device concerned, in the order of truth: the
-// calls for one device, read in order, are its history. An observer must be quick, must not call the allocator and must
-// not throw.
+// What the core tells about its work. Every call is made under the lock of the device concerned, in the order of truth:
+// the calls for one device, read in order, are its history. An observer must be quick, must not call the allocator and
+// must not throw.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_ALLOCATOR_OBSERVER_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_ALLOCATOR_OBSERVER_H_
 

@@ -44,8 +44,7 @@ absl::Status ParseBool(absl::string_view key, absl::string_view value, bool* out
 
 absl::Status ParseFraction(absl::string_view key, absl::string_view value, bool closed, double* out) {
   double parsed = 0;
-  if (!absl::SimpleAtod(value, &parsed) ||
-      !(closed ? parsed >= 0 && parsed <= 1 : parsed > 0 && parsed < 1)) {
+  if (!absl::SimpleAtod(value, &parsed) || !(closed ? parsed >= 0 && parsed <= 1 : parsed > 0 && parsed < 1)) {
     return Bad(key, closed ? "a number from 0 to 1" : "a number between 0 and 1, both excluded", value);
   }
   *out = parsed;
@@ -113,8 +112,8 @@ absl::StatusOr<std::vector<Pair>> Split(absl::string_view text) {
     const std::string item = clean.substr(at, end - at);
     const size_t colon = item.find(':');
     if (colon == std::string::npos || colon == 0 || colon + 1 == item.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("allocator settings: expected 'name:value', got '", item, "' in '",
-                                                     text, "'"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("allocator settings: expected 'name:value', got '", item, "' in '", text, "'"));
     }
     pairs.push_back({item.substr(0, colon), item.substr(colon + 1)});
     at = end + 1;
@@ -153,7 +152,8 @@ absl::StatusOr<AllocatorSettings> AllocatorSettings::Parse(std::string_view text
       status = ParseFraction(key, value, true, &s.per_process_memory_fraction);
     } else if (key == "backend") {
       if (value != "native" && value != "cudaMallocAsync") status = Bad(key, "native or cudaMallocAsync", value);
-      if (value == "cudaMallocAsync") s.notes.push_back("backend:cudaMallocAsync is not used: this allocator caches by itself");
+      if (value == "cudaMallocAsync")
+        s.notes.push_back("backend:cudaMallocAsync is not used: this allocator caches by itself");
     } else if (absl::StartsWith(key, "pinned_") || key == "release_lock_on_cudamalloc" ||
                key == "release_lock_on_hipmalloc") {
       continue;  // host memory, or without influence on what is allocated
@@ -185,9 +185,7 @@ absl::StatusOr<AllocatorSettings> AllocatorSettings::FromEnvironment() {
 std::string AllocatorSettings::ToString() const {
   const AllocatorSettings defaults;
   std::vector<std::string> parts;
-  const auto mib = [&parts](const char* name, size_t bytes) {
-    parts.push_back(absl::StrCat(name, ":", bytes / kMiB));
-  };
+  const auto mib = [&parts](const char* name, size_t bytes) { parts.push_back(absl::StrCat(name, ":", bytes / kMiB)); };
   if (large_segment_size != defaults.large_segment_size) mib("large_segment_size_mb", large_segment_size);
   if (max_split_size != kUnlimited) mib("max_split_size_mb", max_split_size);
   if (max_non_split_rounding != large_segment_size) mib("max_non_split_rounding_mb", max_non_split_rounding);

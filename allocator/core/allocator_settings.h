@@ -21,11 +21,11 @@ struct AllocatorSettings {
   size_t max_split_size = kUnlimited;
   // How much larger than the request an unsplittable block may be.
   size_t max_non_split_rounding = size_t{20} << 20;
-  // Share of the allowed memory above which old free blocks are given back before the device is asked; 0 = never. Has an
-  // effect only with a memory fraction set, as in PyTorch.
+  // Share of the allowed memory above which old free blocks are given back before the device is asked; 0 = never. Has
+  // an effect only with a memory fraction set, as in PyTorch.
   double garbage_collection_threshold = 0;
-  // Divisions between powers of two to which sizes are rounded: entry i is for sizes in [2^(20+i), 2^(21+i)), the first also for all
-  // smaller and the last for all larger ones. 0 or 1 = off.
+  // Divisions between powers of two to which sizes are rounded: entry i is for sizes in [2^(20+i), 2^(21+i)), the first
+  // also for all smaller and the last for all larger ones. 0 or 1 = off.
   std::array<uint32_t, 16> roundup_power2_divisions{};
   bool expandable_segments = false;
   // Share of the device's memory that may be reserved; 1 or more = no limit is set at start.
@@ -33,17 +33,17 @@ struct AllocatorSettings {
   // Size of the segments that serve requests between 1 and 10 MiB.
   size_t large_segment_size = size_t{20} << 20;
 
-  // Which of several free blocks of equal size is taken first. PyTorch up to 2.11: the one at the lowest address; newer: the one
-  // whose segment is the oldest. Not part of the configuration text.
+  // Which of several free blocks of equal size is taken first. PyTorch up to 2.11: the one at the lowest address;
+  // newer: the one whose segment is the oldest. Not part of the configuration text.
   enum class EqualSizeOrder : uint8_t { kAddress, kSegmentAge };
   EqualSizeOrder equal_size_order = EqualSizeOrder::kAddress;
 
-  // Names of settings that were understood but have no meaning here (host memory, back end ...), and one sentence each on what
-  // was not honoured.
+  // Names of settings that were understood but have no meaning here (host memory, back end ...), and one sentence each
+  // on what was not honoured.
   std::vector<std::string> notes;
 
-  // Parses the text of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF). Empty text gives the defaults. An error names the
-  // setting and what was expected.
+  // Parses the text of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF). Empty text gives the defaults. An error names
+  // the setting and what was expected.
   static absl::StatusOr<AllocatorSettings> Parse(std::string_view text);
   // Reads PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, from the environment: PyTorch's order.
   static absl::StatusOr<AllocatorSettings> FromEnvironment();

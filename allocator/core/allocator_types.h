@@ -11,8 +11,8 @@
 
 namespace vramledger {
 
-// Sixteen bytes that belong to the caller and travel with a live block (phase, category, module ...). The core stores and
-// shows them and never looks inside.
+// Sixteen bytes that belong to the caller and travel with a live block (phase, category, module ...). The core stores
+// and shows them and never looks inside.
 struct BlockTag {
   std::array<uint64_t, 2> words{};
 };
@@ -20,16 +20,17 @@ struct BlockTag {
 // One block as observers and iterations see it.
 struct BlockView {
   int device = 0;
-  StreamHandle stream = 0;      // the stream it was allocated on
+  StreamHandle stream = 0;  // the stream it was allocated on
   uintptr_t address = 0;
-  size_t requested_bytes = 0;   // what the caller asked for; 0 for a free block
-  size_t block_bytes = 0;       // what serves it
+  size_t requested_bytes = 0;  // what the caller asked for; 0 for a free block
+  size_t block_bytes = 0;      // what serves it
   uintptr_t segment_address = 0;
-  size_t segment_bytes = 0;     // expandable segments: mapped and unmapped part together
+  size_t segment_bytes = 0;  // expandable segments: mapped and unmapped part together
   bool small_pool = false;
 };
 
-// A segment (memory taken from the device in one piece), or the part of an expandable segment that is mapped or unmapped.
+// A segment (memory taken from the device in one piece), or the part of an expandable segment that is mapped or
+// unmapped.
 struct SegmentView {
   int device = 0;
   StreamHandle stream = 0;
@@ -64,26 +65,26 @@ struct OutOfMemoryInfo {
   int device = 0;
   StreamHandle stream = 0;
   size_t requested_bytes = 0;
-  size_t rounded_bytes = 0;           // the block that was looked for
-  size_t segment_bytes = 0;           // what was asked of the device in the end
+  size_t rounded_bytes = 0;  // the block that was looked for
+  size_t segment_bytes = 0;  // what was asked of the device in the end
   size_t device_free_bytes = 0;
   size_t device_total_bytes = 0;
-  size_t allowed_bytes = 0;           // limit by memory fraction; 0 = no limit set
-  size_t allocated_bytes = 0;         // blocks in use
-  size_t awaiting_free_bytes = 0;     // freed, awaited by a stream
-  size_t reserved_bytes = 0;          // segments held
-  size_t cached_bytes = 0;            // free blocks in those segments, any stream
-  size_t largest_free_block_bytes = 0;             // any stream, the request's pool (small or large)
-  size_t largest_free_block_same_stream_bytes = 0; // the hole that this request could have used
-  bool limited_by_fraction = false;   // the device was not asked: the limit was reached
+  size_t allowed_bytes = 0;                         // limit by memory fraction; 0 = no limit set
+  size_t allocated_bytes = 0;                       // blocks in use
+  size_t awaiting_free_bytes = 0;                   // freed, awaited by a stream
+  size_t reserved_bytes = 0;                        // segments held
+  size_t cached_bytes = 0;                          // free blocks in those segments, any stream
+  size_t largest_free_block_bytes = 0;              // any stream, the request's pool (small or large)
+  size_t largest_free_block_same_stream_bytes = 0;  // the hole that this request could have used
+  bool limited_by_fraction = false;                 // the device was not asked: the limit was reached
 };
 
 enum class FreeStatus : uint8_t {
-  kOk,            // free, or waiting for streams
-  kNull,          // null pointer: nothing to do
-  kDoubleFree,    // the address lies in memory of ours that is already free (or was given back to the device)
-  kInsideBlock,   // the address lies inside a block in use but is not its start
-  kForeign,       // never ours
+  kOk,           // free, or waiting for streams
+  kNull,         // null pointer: nothing to do
+  kDoubleFree,   // the address lies in memory of ours that is already free (or was given back to the device)
+  kInsideBlock,  // the address lies inside a block in use but is not its start
+  kForeign,      // never ours
 };
 
 }  // namespace vramledger

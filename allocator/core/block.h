@@ -1,5 +1,5 @@
-// The ledger's own structures: blocks tile segments, segments come from the device, and each free block lies in the free
-// set of the pool (small or large, per stream) that its segment belongs to.
+// The ledger's own structures: blocks tile segments, segments come from the device, and each free block lies in the
+// free set of the pool (small or large, per stream) that its segment belongs to.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_BLOCK_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_BLOCK_H_
 
@@ -19,8 +19,8 @@ struct Segment {
   uintptr_t address = 0;
   size_t bytes = 0;
   StreamPool* pool = nullptr;
-  uint32_t age = 0;        // counts up with every segment of the device
-  size_t page_bytes = 0;   // > 0: expandable, mapped and unmapped in pages of this size
+  uint32_t age = 0;       // counts up with every segment of the device
+  size_t page_bytes = 0;  // > 0: expandable, mapped and unmapped in pages of this size
   bool expandable() const { return page_bytes != 0; }
 };
 

@@ -1,5 +1,5 @@
-// Finds the block that begins at an address. Every block of every segment is in it, free ones too, so that taking and freeing a
-// block of fitting size does not change it; only splits and merges do.
+// Finds the block that begins at an address. Every block of every segment is in it, free ones too, so that taking and
+// freeing a block of fitting size does not change it; only splits and merges do.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_BLOCK_INDEX_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_BLOCK_INDEX_H_
 

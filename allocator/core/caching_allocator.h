@@ -1,9 +1,9 @@
-// The caching allocator: one per process, over all devices. It follows the policy of PyTorch's native CUDA allocator to the
-// byte and keeps its own ledger, so that sizes, streams and devices given at a free are never believed.
+// The caching allocator: one per process, over all devices. It follows the policy of PyTorch's native CUDA allocator to
+// the byte and keeps its own ledger, so that sizes, streams and devices given at a free are never believed.
 //
-// Thread rule: every method may be called from any thread, except from inside an observer or a callback run under the lock. One
-// mutex per device. Nothing throws. Nothing depends on static destructors: an instance that is never destroyed may be
-// used while the process exits.
+// Thread rule: every method may be called from any thread, except from inside an observer or a callback run under the
+// lock. One mutex per device. Nothing throws. Nothing depends on static destructors: an instance that is never
+// destroyed may be used while the process exits.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_CACHING_ALLOCATOR_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_CACHING_ALLOCATOR_H_
 
@@ -33,18 +33,20 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  // A block of at least `bytes`, aligned to 512. 0 bytes: null and kOk. `out_of_memory`, if given, is filled when the status
-  // is kOutOfMemory.
+  // A block of at least `bytes`, aligned to 512. 0 bytes: null and kOk. `out_of_memory`, if given, is filled when the
+  // status is kOutOfMemory.
   AllocationResult Allocate(int device, StreamHandle stream, size_t bytes, const BlockTag& tag,
                             OutOfMemoryInfo* out_of_memory = nullptr);
 
   // `device_hint` only says where to look first.
   FreeStatus Free(void* address, int device_hint = 0);
 
-  // The block must not be reused before the work now queued on `stream` is done. False if the address is no block in use.
+  // The block must not be reused before the work now queued on `stream` is done. False if the address is no block in
+  // use.
   bool RecordStream(void* address, StreamHandle stream, int device_hint = 0);
 
-  // Gives all unused segments back, after waiting for the streams that hold back frees (except while a capture is under way).
+  // Gives all unused segments back, after waiting for the streams that hold back frees (except while a capture is under
+  // way).
   void EmptyCache();
   void EmptyCache(int device);
 
@@ -56,8 +58,8 @@ class CachingAllocator {
   // Start of the segment that holds the block at `address`, and its size; null for an address that is no block in use.
   void* BaseAllocation(void* address, size_t* bytes);
 
-  // Brackets a CUDA graph capture. While any is under way, events are neither recorded nor queried and no cached memory is
-  // given back. (Private pools for captures come on top of this.)
+  // Brackets a CUDA graph capture. While any is under way, events are neither recorded nor queried and no cached memory
+  // is given back. (Private pools for captures come on top of this.)
   void BeginCapture(int device);
   void EndCapture(int device);
 
@@ -70,16 +72,18 @@ class CachingAllocator {
   void ResetPeakStatistics(int device);
   void ResetAccumulatedStatistics(int device);
 
-  // Largest free block of any stream and pool, and the memory the device has left: what a planner of workspaces may ask for.
+  // Largest free block of any stream and pool, and the memory the device has left: what a planner of workspaces may ask
+  // for.
   size_t LargestFreeBlock(int device);
 
-  // Under the device's lock, in no particular order; `fn` must not call the allocator. The tag may be changed. Blocks in use and
-  // blocks awaiting their free are both live.
+  // Under the device's lock, in no particular order; `fn` must not call the allocator. The tag may be changed. Blocks
+  // in use and blocks awaiting their free are both live.
   void ForEachLiveBlock(int device, absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn);
   // Every block of every segment, segments by address and blocks by address within them. `segment` is the same for all
   // blocks of a segment. Free blocks have an empty tag.
-  void ForEachBlock(int device,
-                    absl::FunctionRef<void(const SegmentView& segment, const BlockView&, BlockState, const BlockTag&)> fn);
+  void ForEachBlock(
+      int device,
+      absl::FunctionRef<void(const SegmentView& segment, const BlockView&, BlockState, const BlockTag&)> fn);
   // Runs `fn` on the tag of the block in use at `address` under the lock; false if there is none.
   bool UpdateTag(void* address, int device_hint, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
 

@@ -30,10 +30,12 @@ class Counters {
     const int64_t by = static_cast<int64_t>(amount);
     Level& all = all_[m];
     all.current += by;
-    if (all.current > all.peak) [[unlikely]] all.peak = all.current;
+    if (all.current > all.peak) [[unlikely]]
+      all.peak = all.current;
     Level& pool = pools_[small ? 0 : 1][m];
     pool.current += by;
-    if (pool.current > pool.peak) [[unlikely]] pool.peak = pool.current;
+    if (pool.current > pool.peak) [[unlikely]]
+      pool.peak = pool.current;
     pool.allocated += by;
   }
   void Decrease(Metric metric, bool small, size_t amount) {
@@ -52,7 +54,7 @@ class Counters {
   struct Level {
     int64_t current = 0;
     int64_t peak = 0;
-    int64_t allocated = 0;        // since the last ResetAccumulated; not kept in all_
+    int64_t allocated = 0;  // since the last ResetAccumulated; not kept in all_
     int64_t current_at_reset = 0;
   };
 

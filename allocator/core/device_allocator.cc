@@ -9,14 +9,16 @@
 namespace vramledger {
 namespace {
 
-constexpr size_t kUnit = 512;                       // every block is a multiple of it
+constexpr size_t kUnit = 512;  // every block is a multiple of it
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kLargestSmall = kMiB;              // largest block of the small pool
+constexpr size_t kLargestSmall = kMiB;  // largest block of the small pool
 constexpr size_t kSmallSegment = 2 * kMiB;
-constexpr size_t kLargestPacked = 10 * kMiB;        // below it, large requests share segments
-constexpr size_t kSegmentUnit = 2 * kMiB;           // from it on, segments are multiples of this
+constexpr size_t kLargestPacked = 10 * kMiB;  // below it, large requests share segments
+constexpr size_t kSegmentUnit = 2 * kMiB;     // from it on, segments are multiples of this
 
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+size_t RoundUp(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 }  // namespace
 
@@ -121,12 +123,13 @@ Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
 
   if (block->segment->expandable()) {
     if (settings_.expandable_segments) {
-      // For best fit a block that can grow into unmapped space counts with what it can grow to, so a larger block that cannot
-      // grow is the better fit.
+      // For best fit a block that can grow into unmapped space counts with what it can grow to, so a larger block that
+      // cannot grow is the better fit.
       const auto potential = [](const Block* b) {
         return b->bytes + (b->next != nullptr && b->next->state == BlockState::kUnmapped ? b->next->bytes : 0);
       };
-      for (FreeSet::Cursor next = free.Next(cursor); !next.at_end() && block->segment->expandable(); next = free.Next(next)) {
+      for (FreeSet::Cursor next = free.Next(cursor); !next.at_end() && block->segment->expandable();
+           next = free.Next(next)) {
         if (potential(free.At(next)) >= potential(block)) break;
         cursor = next;
         block = free.At(cursor);

@@ -1,13 +1,17 @@
 // The caching policy for one device: PyTorch's native policy, to the byte.
 //
 // Rules, all of them visible in behaviour:
-// - sizes are rounded up to 512 bytes (or to a division of a power of two, if set); up to 1 MiB comes from the small pool,
+// - sizes are rounded up to 512 bytes (or to a division of a power of two, if set); up to 1 MiB comes from the small
+// pool,
 //   more from the large one;
-// - a request takes the smallest free block of its stream and pool that is large enough, and of equals the lowest (or that of
-//   the oldest segment, see AllocatorSettings); the rest of the block is split off and stays free if it is at least 512 B (small
-//   pool) or more than 1 MiB (large pool);
-// - else a segment is taken from the device: 2 MiB for small requests, 20 MiB for those under 10 MiB, else a multiple of 2 MiB;
-// - a freed block is joined with its free neighbours; segments go back to the device only when it has run out of memory,
+// - a request takes the smallest free block of its stream and pool that is large enough, and of equals the lowest (or
+// that of
+//   the oldest segment, see AllocatorSettings); the rest of the block is split off and stays free if it is at least 512
+//   B (small pool) or more than 1 MiB (large pool);
+// - else a segment is taken from the device: 2 MiB for small requests, 20 MiB for those under 10 MiB, else a multiple
+// of 2 MiB;
+// - a freed block is joined with its free neighbours; segments go back to the device only when it has run out of
+// memory,
 //   by garbage collection, or on request;
 // - a block that other streams use becomes free when events recorded on them at its free have passed.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_DEVICE_ALLOCATOR_H_
@@ -52,7 +56,7 @@ struct StreamPool {
 struct Pool {
   explicit Pool(bool is_small) : small(is_small) {}
   const bool small;
-  int64_t calls = 0;  // searches made, the clock of garbage collection
+  int64_t calls = 0;                                 // searches made, the clock of garbage collection
   std::vector<std::unique_ptr<StreamPool>> streams;  // sorted by stream handle
 };
 
@@ -63,8 +67,8 @@ class DeviceAllocator {
   DeviceAllocator(const DeviceAllocator&) = delete;
   DeviceAllocator& operator=(const DeviceAllocator&) = delete;
 
-  // As the methods of CachingAllocator of the same names. Free and those that look up an address answer kForeign or false
-  // for addresses of other devices.
+  // As the methods of CachingAllocator of the same names. Free and those that look up an address answer kForeign or
+  // false for addresses of other devices.
   AllocationResult Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag, OutOfMemoryInfo* out_of_memory);
   FreeStatus Free(uintptr_t address);
   bool RecordStream(uintptr_t address, StreamHandle stream);
@@ -167,8 +171,8 @@ class DeviceAllocator {
     StreamHandle stream;
     std::deque<std::pair<EventHandle, Block*>> queue;
   };
-  std::vector<StreamEvents> events_;   // outstanding, in order per stream
-  std::vector<Block*> deferred_;       // freed during a capture, events still to be recorded
+  std::vector<StreamEvents> events_;  // outstanding, in order per stream
+  std::vector<Block*> deferred_;      // freed during a capture, events still to be recorded
   std::vector<EventHandle> spare_events_;
 
   Counters counters_;

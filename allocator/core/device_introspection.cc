@@ -180,7 +180,8 @@ std::string DeviceAllocator::DescribeAddress(uintptr_t address) {
   if (segment == nullptr) {
     for (const auto& [start, bytes] : released_) {
       if (address - start < bytes) {
-        return absl::StrCat(name, " lies in a segment of device ", device_, " that was freed and given back to the device");
+        return absl::StrCat(name, " lies in a segment of device ", device_,
+                            " that was freed and given back to the device");
       }
     }
     return "";
@@ -191,7 +192,8 @@ std::string DeviceAllocator::DescribeAddress(uintptr_t address) {
                                          " in a segment of ", segment->bytes, " bytes");
   switch (b->state) {
     case BlockState::kAllocated:
-      if (address == b->address) return absl::StrCat(name, " is a block of ", b->requested_bytes, " bytes in use", where);
+      if (address == b->address)
+        return absl::StrCat(name, " is a block of ", b->requested_bytes, " bytes in use", where);
       return absl::StrCat(name, " lies ", address - b->address, " bytes inside a block of ", b->requested_bytes,
                           " bytes in use", where);
     case BlockState::kAwaitingFree:

@@ -1,5 +1,5 @@
-// The one interface through which the allocator core sees a device. Two drivers implement it: CudaDeviceMemory (training)
-// and SimulatedDeviceMemory (tests, replay). The core never calls CUDA.
+// The one interface through which the allocator core sees a device. Two drivers implement it: CudaDeviceMemory
+// (training) and SimulatedDeviceMemory (tests, replay). The core never calls CUDA.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_DEVICE_MEMORY_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_DEVICE_MEMORY_H_
 
@@ -15,10 +15,10 @@ using EventHandle = uintptr_t;
 
 enum class DeviceResult {
   kOk,
-  kOutOfMemory,  // the device has no room; may be retried after memory was given back
-  kNotReady,     // EventDone: work still pending
-  kNotSupported, // the driver lacks the feature (VMM)
-  kError,        // anything else; last_error() has the text
+  kOutOfMemory,   // the device has no room; may be retried after memory was given back
+  kNotReady,      // EventDone: work still pending
+  kNotSupported,  // the driver lacks the feature (VMM)
+  kError,         // anything else; last_error() has the text
 };
 
 struct DeviceMemoryInfo {

@@ -11,7 +11,9 @@ constexpr size_t kLargestSegment = size_t{1} << 40;  // also what a FreeSet can 
 constexpr size_t kSmallPage = size_t{2} << 20;
 constexpr size_t kRemembered = 64;  // released ranges kept to name late double frees
 
-void* Pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+void* Pointer(uintptr_t address) {
+  return reinterpret_cast<void*>(address);
+}
 
 }  // namespace
 
@@ -33,8 +35,8 @@ void DeviceAllocator::ForgetSegment(Segment* segment) {
 
 DeviceAllocator::Supply DeviceAllocator::SupplyBlock(const Request& request, bool retry, Block** block) {
   if (retry) ++num_alloc_retries_;
-  limited_by_fraction_ = has_limit_ && (request.segment_bytes > limit_bytes_ ||
-                                        reserved_bytes() > limit_bytes_ - request.segment_bytes);
+  limited_by_fraction_ =
+      has_limit_ && (request.segment_bytes > limit_bytes_ || reserved_bytes() > limit_bytes_ - request.segment_bytes);
   if (limited_by_fraction_) return Supply::kOutOfMemory;
   return settings_.expandable_segments ? SupplyExpandableBlock(request, block) : AllocateSegment(request, block);
 }
@@ -67,8 +69,8 @@ DeviceAllocator::Supply DeviceAllocator::AllocateSegment(const Request& request,
   return Supply::kOk;
 }
 
-// With a split limit set: gives back the smallest unsplittable block that would serve the request, or else the largest ones until
-// enough is gathered. True if it is worth asking the device again.
+// With a split limit set: gives back the smallest unsplittable block that would serve the request, or else the largest
+// ones until enough is gathered. True if it is worth asking the device again.
 bool DeviceAllocator::ReleaseAvailableBlocks(const Request& request) {
   if (settings_.max_split_size == AllocatorSettings::kUnlimited) return false;
   FreeSet& free = request.pool->free;
@@ -130,8 +132,8 @@ void DeviceAllocator::ReleaseBlock(Block* block) {
   blocks_.Delete(block);
 }
 
-// Gives back whole free segments of the large pool that were not wanted for longer than the average, until the threshold holds
-// or nothing is old enough.
+// Gives back whole free segments of the large pool that were not wanted for longer than the average, until the
+// threshold holds or nothing is old enough.
 void DeviceAllocator::CollectGarbage() {
   const size_t threshold =
       static_cast<size_t>(settings_.garbage_collection_threshold * static_cast<double>(limit_bytes_));
@@ -165,8 +167,8 @@ void DeviceAllocator::CollectGarbage() {
   }
 }
 
-// Expandable segments: address space for the whole device is reserved once per stream and pool, and memory is mapped into it page
-// by page where it is needed.
+// Expandable segments: address space for the whole device is reserved once per stream and pool, and memory is mapped
+// into it page by page where it is needed.
 
 DeviceAllocator::Supply DeviceAllocator::SupplyExpandableBlock(const Request& request, Block** out) {
   Supply failure = Supply::kOutOfMemory;
@@ -222,7 +224,8 @@ Block* DeviceAllocator::FindExpandableBlock(const Request& request, Supply* fail
   return block;
 }
 
-// Maps the pages that hold the first `bytes` of an unmapped block. The block that results, joined with free neighbours, is free.
+// Maps the pages that hold the first `bytes` of an unmapped block. The block that results, joined with free neighbours,
+// is free.
 DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Block** mapped) {
   const size_t page = block->segment->page_bytes;
   const size_t length = (bytes + page - 1) / page * page;
@@ -268,7 +271,8 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
   return Supply::kOk;
 }
 
-// Unmaps the whole pages inside a free block; gives the address space back when nothing of the segment is mapped any more.
+// Unmaps the whole pages inside a free block; gives the address space back when nothing of the segment is mapped any
+// more.
 void DeviceAllocator::UnmapBlock(Block* block) {
   Segment* segment = block->segment;
   StreamPool* pool = block->pool;

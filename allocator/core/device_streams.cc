@@ -55,7 +55,8 @@ void DeviceAllocator::InsertEvents(Block* block) {
       continue;
     }
     ++block->pending_events;
-    auto it = std::find_if(events_.begin(), events_.end(), [stream](const StreamEvents& e) { return e.stream == stream; });
+    auto it =
+        std::find_if(events_.begin(), events_.end(), [stream](const StreamEvents& e) { return e.stream == stream; });
     if (it == events_.end()) it = events_.insert(it, StreamEvents{stream, {}});
     it->queue.emplace_back(event, block);
   }

@@ -87,7 +87,9 @@ uint32_t FreeSet::PreviousBin(uint32_t from) const {
   return kBins;
 }
 
-FreeSet::Cursor FreeSet::Begin() const { return Cursor{NextBin(0), 0, 0}; }
+FreeSet::Cursor FreeSet::Begin() const {
+  return Cursor{NextBin(0), 0, 0};
+}
 
 FreeSet::Cursor FreeSet::Next(Cursor cursor) const {
   const Bin& b = bins_[cursor.bin];
@@ -100,7 +102,8 @@ FreeSet::Cursor FreeSet::Next(Cursor cursor) const {
 FreeSet::Cursor FreeSet::Previous(Cursor cursor) const {
   if (!cursor.at_end()) {
     if (cursor.entry > 0) return Cursor{cursor.bin, cursor.leaf, cursor.entry - 1};
-    if (cursor.leaf > 0) return Cursor{cursor.bin, cursor.leaf - 1, bins_[cursor.bin].LeafAt(cursor.leaf - 1)->count - 1};
+    if (cursor.leaf > 0)
+      return Cursor{cursor.bin, cursor.leaf - 1, bins_[cursor.bin].LeafAt(cursor.leaf - 1)->count - 1};
     if (cursor.bin == 0) return Cursor();
   }
   const uint32_t bin = PreviousBin(cursor.bin - 1);

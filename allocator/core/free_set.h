@@ -1,7 +1,8 @@
-// The free blocks of one pool and stream, ordered by (size, address), with exact best fit at the price of a few cache lines.
+// The free blocks of one pool and stream, ordered by (size, address), with exact best fit at the price of a few cache
+// lines.
 //
-// Sizes fall into bins: one per 512 bytes below 32 KiB, then 64 per power of two. A bitmap finds the first bin that is not empty. A
-// bin keeps its blocks in order in leaves of up to 16 entries; most bins hold one leaf with a few entries.
+// Sizes fall into bins: one per 512 bytes below 32 KiB, then 64 per power of two. A bitmap finds the first bin that is
+// not empty. A bin keeps its blocks in order in leaves of up to 16 entries; most bins hold one leaf with a few entries.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_FREE_SET_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_FREE_SET_H_
 
@@ -19,8 +20,8 @@ namespace vramledger {
 
 class FreeSet {
  public:
-  // With `by_segment_age`, blocks of equal size are ordered by the age of their segment before their address, as PyTorch's
-  // allocator does in versions after 2.11; without, by address alone.
+  // With `by_segment_age`, blocks of equal size are ordered by the age of their segment before their address, as
+  // PyTorch's allocator does in versions after 2.11; without, by address alone.
   explicit FreeSet(bool by_segment_age) : by_segment_age_(by_segment_age), bins_(kBins) {}
   ~FreeSet();
   FreeSet(const FreeSet&) = delete;

@@ -37,6 +37,8 @@ void SmallMutex::LockSlow() {
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void SmallMutex::Wake() { syscall(SYS_futex, Word(&held_), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
+void SmallMutex::Wake() {
+  syscall(SYS_futex, Word(&held_), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
 
 }  // namespace vramledger

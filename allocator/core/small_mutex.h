@@ -1,4 +1,5 @@
-// A small mutex for short critical sections: one atomic read-modify-write to take it uncontended, a plain store to give it back.
+// A small mutex for short critical sections: one atomic read-modify-write to take it uncontended, a plain store to give
+// it back.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_SMALL_MUTEX_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_SMALL_MUTEX_H_
 
@@ -7,8 +8,9 @@
 
 namespace vramledger {
 
-// Who finds it taken spins for a moment, then sleeps in the kernel. Since Unlock does not wait for its store to be seen before it looks
-// for sleepers, it can miss one that is just lying down; that one looks again by itself after a fraction of a millisecond.
+// Who finds it taken spins for a moment, then sleeps in the kernel. Since Unlock does not wait for its store to be seen
+// before it looks for sleepers, it can miss one that is just lying down; that one looks again by itself after a
+// fraction of a millisecond.
 class SmallMutex {
  public:
   SmallMutex() = default;

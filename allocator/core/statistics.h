@@ -24,16 +24,16 @@ enum StatPool : int { kAllPools = 0, kSmallPool = 1, kLargePool = 2 };
 using StatByPool = std::array<Stat, 3>;
 
 struct Statistics {
-  StatByPool allocation;        // blocks in use, counted
+  StatByPool allocation;  // blocks in use, counted
   StatByPool segment;
-  StatByPool active;            // in use or awaited by a stream
-  StatByPool inactive_split;    // free pieces of segments that hold other blocks
+  StatByPool active;          // in use or awaited by a stream
+  StatByPool inactive_split;  // free pieces of segments that hold other blocks
   StatByPool allocated_bytes;
   StatByPool reserved_bytes;
   StatByPool active_bytes;
   StatByPool inactive_split_bytes;
   StatByPool requested_bytes;
-  Stat oversize_allocations;    // of at least max_split_size
+  Stat oversize_allocations;  // of at least max_split_size
   Stat oversize_segments;
   int64_t num_alloc_retries = 0;
   int64_t num_ooms = 0;

@@ -51,7 +51,8 @@ TEST(AllocatorSettings, RoundingByInterval) {
 }
 
 TEST(AllocatorSettings, ToStringCanBeParsedAgain) {
-  const auto s = AllocatorSettings::Parse("max_split_size_mb:200,roundup_power2_divisions:[1:2,>:4],expandable_segments:True");
+  const auto s =
+      AllocatorSettings::Parse("max_split_size_mb:200,roundup_power2_divisions:[1:2,>:4],expandable_segments:True");
   ASSERT_TRUE(s.ok());
   const auto again = AllocatorSettings::Parse(s->ToString());
   ASSERT_TRUE(again.ok()) << again.status();

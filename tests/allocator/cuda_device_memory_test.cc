@@ -1,5 +1,5 @@
-// CudaDeviceMemory against a fake runtime that is in the process, as PyTorch's is: device restored, errors cleared, legal during captures,
-// silent while the process ends.
+// CudaDeviceMemory against a fake runtime that is in the process, as PyTorch's is: device restored, errors cleared,
+// legal during captures, silent while the process ends.
 #include "allocator/cuda_device_memory.h"
 
 #include <memory>

@@ -44,7 +44,9 @@ cudaError_t Result(cudaError_t error) {
   return error;
 }
 
-bool Forbidden() { return state().capture && mode != cudaStreamCaptureModeRelaxed; }
+bool Forbidden() {
+  return state().capture && mode != cudaStreamCaptureModeRelaxed;
+}
 
 }  // namespace
 
@@ -63,16 +65,36 @@ EXPORT void fake_cuda_reset() {
   current_device = 0;
   pending = cudaSuccess;
 }
-EXPORT int fake_cuda_current_device() { return current_device; }
-EXPORT int fake_cuda_pending_error() { return pending; }
-EXPORT int fake_cuda_last_device() { return state().last_device; }
-EXPORT size_t fake_cuda_used(int device) { return state().used[device]; }
-EXPORT size_t fake_cuda_handles() { return state().handles.size(); }
-EXPORT void fake_cuda_set_capture(bool on) { state().capture = on; }
-EXPORT void fake_cuda_set_unloading(bool on) { state().unloading = on; }
-EXPORT void fake_cuda_set_events_done(bool on) { state().events_done = on; }
-EXPORT void fake_cuda_set_access_fails(bool on) { state().access_fails = on; }
-EXPORT int fake_cuda_synchronizations() { return state().synchronizations; }
+EXPORT int fake_cuda_current_device() {
+  return current_device;
+}
+EXPORT int fake_cuda_pending_error() {
+  return pending;
+}
+EXPORT int fake_cuda_last_device() {
+  return state().last_device;
+}
+EXPORT size_t fake_cuda_used(int device) {
+  return state().used[device];
+}
+EXPORT size_t fake_cuda_handles() {
+  return state().handles.size();
+}
+EXPORT void fake_cuda_set_capture(bool on) {
+  state().capture = on;
+}
+EXPORT void fake_cuda_set_unloading(bool on) {
+  state().unloading = on;
+}
+EXPORT void fake_cuda_set_events_done(bool on) {
+  state().events_done = on;
+}
+EXPORT void fake_cuda_set_access_fails(bool on) {
+  state().access_fails = on;
+}
+EXPORT int fake_cuda_synchronizations() {
+  return state().synchronizations;
+}
 
 EXPORT cudaError_t cudaGetDeviceCount(int* count) {
   *count = 2;
@@ -121,7 +143,9 @@ EXPORT cudaError_t cudaGetLastError() {
   pending = cudaSuccess;
   return error;
 }
-EXPORT const char* cudaGetErrorString(cudaError_t) { return "an error of the fake"; }
+EXPORT const char* cudaGetErrorString(cudaError_t) {
+  return "an error of the fake";
+}
 EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   State& s = state();
   if (flags != cudaEventDisableTiming) return Result(cudaErrorInvalidValue);
@@ -139,7 +163,9 @@ EXPORT cudaError_t cudaEventQuery(cudaEvent_t) {
   if (Forbidden()) return Result(cudaErrorStreamCaptureUnsupported);
   return Result(state().events_done ? cudaSuccess : cudaErrorNotReady);
 }
-EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t) { return Result(cudaSuccess); }
+EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return Result(cudaSuccess);
+}
 EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event) {
   state().events.erase(reinterpret_cast<uintptr_t>(event));
   return Result(cudaSuccess);
@@ -162,7 +188,8 @@ EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* ex
 }
 #endif
 
-EXPORT CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+EXPORT CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
+                                              CUmemAllocationGranularity_flags) {
   *bytes = size_t{2} << 20;
   return CUDA_SUCCESS;
 }
@@ -172,7 +199,9 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr* start, size_t bytes, size_t, CU
   s.next += bytes;
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemAddressFree(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
+EXPORT CUresult cuMemAddressFree(CUdeviceptr, size_t) {
+  return CUDA_SUCCESS;
+}
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                             unsigned long long) {
   State& s = state();
@@ -187,7 +216,8 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   state().handles.erase(handle);
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle,
+                         unsigned long long) {
   State& s = state();
   s.mappings[at] = {s.handles.at(handle).first, bytes};
   return CUDA_SUCCESS;

@@ -1,4 +1,5 @@
-// A CUDA runtime and driver of a few pages, for the test of CudaDeviceMemory: keeps the rules whose breach the test looks for.
+// A CUDA runtime and driver of a few pages, for the test of CudaDeviceMemory: keeps the rules whose breach the test
+// looks for.
 #ifndef VRAMLEDGER_TESTS_ALLOCATOR_FAKE_CUDA_H_
 #define VRAMLEDGER_TESTS_ALLOCATOR_FAKE_CUDA_H_
 

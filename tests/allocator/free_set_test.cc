@@ -13,7 +13,8 @@ namespace {
 
 using Key = std::tuple<size_t, uint32_t, uintptr_t>;
 
-// Against std::set, which is what the order is defined by: random inserts, erases and searches, sizes from 512 B to 64 GiB.
+// Against std::set, which is what the order is defined by: random inserts, erases and searches, sizes from 512 B to 64
+// GiB.
 void CompareWithSet(bool by_age, int distinct_sizes, int steps) {
   std::mt19937_64 random(7);
   std::vector<size_t> sizes;
@@ -57,15 +58,22 @@ void CompareWithSet(bool by_age, int distinct_sizes, int steps) {
   for (const auto& [k, block] : model) in_order.push_back(block);
   EXPECT_EQ(set.Blocks(), in_order);
   std::vector<Block*> backwards;
-  for (FreeSet::Cursor c = set.Previous(FreeSet::Cursor()); !c.at_end(); c = set.Previous(c)) backwards.push_back(set.At(c));
+  for (FreeSet::Cursor c = set.Previous(FreeSet::Cursor()); !c.at_end(); c = set.Previous(c))
+    backwards.push_back(set.At(c));
   std::reverse(backwards.begin(), backwards.end());
   EXPECT_EQ(backwards, in_order);
   EXPECT_EQ(set.LargestBytes(), in_order.empty() ? 0 : in_order.back()->bytes);
 }
 
-TEST(FreeSet, AgreesWithAnOrderedSetManySizes) { CompareWithSet(false, 2000, 40000); }
-TEST(FreeSet, AgreesWithAnOrderedSetFewSizes) { CompareWithSet(false, 3, 40000); }
-TEST(FreeSet, AgreesWithAnOrderedSetByAge) { CompareWithSet(true, 3, 40000); }
+TEST(FreeSet, AgreesWithAnOrderedSetManySizes) {
+  CompareWithSet(false, 2000, 40000);
+}
+TEST(FreeSet, AgreesWithAnOrderedSetFewSizes) {
+  CompareWithSet(false, 3, 40000);
+}
+TEST(FreeSet, AgreesWithAnOrderedSetByAge) {
+  CompareWithSet(true, 3, 40000);
+}
 
 TEST(FreeSet, ImpossiblyLargeRequestFindsNothing) {
   FreeSet set(false);

@@ -90,7 +90,8 @@ TEST_F(NativePolicy, BestFitIsTheSmallestThenTheLowest) {
 }
 
 TEST_F(NativePolicy, EqualHolesByAddressOrBySegmentAge) {
-  for (const auto order : {AllocatorSettings::EqualSizeOrder::kAddress, AllocatorSettings::EqualSizeOrder::kSegmentAge}) {
+  for (const auto order :
+       {AllocatorSettings::EqualSizeOrder::kAddress, AllocatorSettings::EqualSizeOrder::kSegmentAge}) {
     SimulatedDeviceOptions options;
     options.address_order = AddressOrder::kDown;  // the newer segment is the lower one
     device_.emplace(options);
@@ -232,7 +233,7 @@ TEST_F(NativePolicy, MaxSplitSizeKeepsLargeBlocksWhole) {
   EXPECT_NE(Take(30 * kMiB), big);  // an oversize block is not for smaller requests
   EXPECT_EQ(Stats().oversize_segments.current, 1);
   EXPECT_EQ(Stats().oversize_allocations.current, 0);
-  EXPECT_NE(Take(40 * kMiB), big);  // 60 is 20 more than 40: too much
+  EXPECT_NE(Take(40 * kMiB), big);        // 60 is 20 more than 40: too much
   EXPECT_EQ(Take(40 * kMiB + 512), big);  // less than 20 MiB more: given whole
   EXPECT_EQ(Stats().oversize_allocations.current, 2);
   EXPECT_EQ(Stats().inactive_split_bytes[kAllPools].current, 0);
@@ -253,8 +254,8 @@ TEST_F(NativePolicy, MaxSplitSizeReleasesOnlyWhatIsNeeded) {
   EXPECT_EQ(observer_.Take(), (Lines{"segment_free 115343360", "segment_alloc 79691776", "alloc 78643200"}));
   EXPECT_EQ(Stats().num_alloc_retries, 0);
   EXPECT_NE(Take(71 * kMiB), nullptr);  // none is: the largest ones, until it is enough
-  EXPECT_EQ(observer_.Take(), (Lines{"segment_free 52428800", "segment_free 31457280", "segment_alloc 75497472",
-                                     "alloc 74448896"}));
+  EXPECT_EQ(observer_.Take(),
+            (Lines{"segment_free 52428800", "segment_free 31457280", "segment_alloc 75497472", "alloc 74448896"}));
 }
 
 TEST_F(NativePolicy, RoundingToDivisionsOfPowersOfTwo) {
@@ -353,7 +354,8 @@ TEST_F(NativePolicy, BadFreesAreNamed) {
   void* const b = Take(4096);
   char* const inside = static_cast<char*>(a) + 512;
   EXPECT_EQ(allocator_->Free(inside), FreeStatus::kInsideBlock);
-  EXPECT_NE(allocator_->DescribeAddress(inside).find("512 bytes inside a block of 4096 bytes in use"), std::string::npos);
+  EXPECT_NE(allocator_->DescribeAddress(inside).find("512 bytes inside a block of 4096 bytes in use"),
+            std::string::npos);
   Give(a);
   EXPECT_EQ(allocator_->Free(a), FreeStatus::kDoubleFree);
   Give(b);  // joins with a and the tail
@@ -430,8 +432,9 @@ TEST_F(NativePolicy, StatisticsFollowPyTorchsMeanings) {
   Give(a);
   Give(b);
   s = Stats();
-  EXPECT_EQ(s.allocated_bytes[kAllPools], (Stat{0, static_cast<int64_t>(2 * kMiB + 1024), static_cast<int64_t>(2 * kMiB + 1024),
-                                                static_cast<int64_t>(2 * kMiB + 1024)}));
+  EXPECT_EQ(s.allocated_bytes[kAllPools],
+            (Stat{0, static_cast<int64_t>(2 * kMiB + 1024), static_cast<int64_t>(2 * kMiB + 1024),
+                  static_cast<int64_t>(2 * kMiB + 1024)}));
   allocator_->ResetPeakStatistics(0);
   EXPECT_EQ(Stats().allocated_bytes[kAllPools].peak, 0);
   allocator_->ResetAccumulatedStatistics(0);

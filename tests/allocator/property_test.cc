@@ -27,13 +27,13 @@ const Case kCases[] = {
     {"Default", "", AddressOrder::kUp, Completion::kRandom, 1024 * kMiB, 4},
     {"OneThread", "", AddressOrder::kDown, Completion::kRandom, 600 * kMiB, 1,
      AllocatorSettings::EqualSizeOrder::kSegmentAge},
-    {"SplitLimitAndRounding", "max_split_size_mb:32,roundup_power2_divisions:4", AddressOrder::kDown, Completion::kRandom,
-     1024 * kMiB, 3},
+    {"SplitLimitAndRounding", "max_split_size_mb:32,roundup_power2_divisions:4", AddressOrder::kDown,
+     Completion::kRandom, 1024 * kMiB, 3},
     {"GarbageCollection", "garbage_collection_threshold:0.6,per_process_memory_fraction:0.7", AddressOrder::kUp,
      Completion::kRandom, 1024 * kMiB, 2},
     {"Expandable", "expandable_segments:True", AddressOrder::kUp, Completion::kRandom, 1024 * kMiB, 4},
-    {"ExpandableTight", "expandable_segments:True,per_process_memory_fraction:0.9", AddressOrder::kUp, Completion::kAtOnce,
-     256 * kMiB, 2},
+    {"ExpandableTight", "expandable_segments:True,per_process_memory_fraction:0.9", AddressOrder::kUp,
+     Completion::kAtOnce, 256 * kMiB, 2},
 };
 
 long Operations() {

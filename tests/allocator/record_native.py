@@ -1,6 +1,6 @@
 """Trains with PyTorch's native allocator and writes its history in the replay format, with its final statistics.
 
-    python3 record_native.py WORKLOAD OUT.txt RUN.json
+    python3 record_native.py WORKLOAD OUT.txt RUN.json [OPERATIONS]
 
 WORKLOAD: bert, resnet, streams, churn, oom. Meant for a GPU or the virtual device; `replay_history OUT.txt RUN.json` then says
 whether the core repeats it. Allocator settings come from PYTORCH_CUDA_ALLOC_CONF.
@@ -47,13 +47,13 @@ def resnet():
         model(torch.zeros(4, 3, 160, 160, device="cuda"))
 
 
-def streams():
+def streams(operations=4000):
     """Two streams that hand tensors to each other with record_stream."""
     side = torch.cuda.Stream()
     main = torch.cuda.current_stream()
     rng = random.Random(1)
     held = []
-    for i in range(4000):
+    for i in range(operations):
         stream, other = (main, side) if rng.random() < 0.6 else (side, main)
         with torch.cuda.stream(stream):
             size = rng.choice([512, 4096, 100_000, 1 << 20, 3 << 20, 15 << 20])
@@ -67,12 +67,12 @@ def streams():
             torch.cuda.empty_cache()
 
 
-def churn(limit=1 << 40):
+def churn(operations=20000, limit=1 << 40):
     """Sizes of every kind, long and short lives."""
     rng = random.Random(2)
     held = []
     total = 0
-    for _ in range(20000):
+    for _ in range(operations):
         size = int(2 ** rng.uniform(0, 26))
         try:
             held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
@@ -84,17 +84,17 @@ def churn(limit=1 << 40):
             total -= held.pop(rng.randrange(len(held))).numel()
 
 
-def oom():
-    """Churn on a device that is too small for it: run with a small device."""
-    churn(limit=1 << 40)
+def oom(operations=20000):
+    """The same, to be run on a device that is too small for it."""
+    churn(operations)
 
 
 def main():
-    workload, history, run = sys.argv[1:]
+    workload, history, run = sys.argv[1:4]
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info()
     torch.cuda.memory._record_memory_history(context=None, stacks="python", max_entries=10**7)
-    globals()[workload]()
+    globals()[workload](*map(int, sys.argv[4:5]))
     torch.cuda.synchronize()
     snapshot = torch.cuda.memory._snapshot()
     with open(history, "w") as f:

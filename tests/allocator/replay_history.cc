@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <fstream>
 #include <iterator>
 #include <unordered_map>
 
@@ -13,11 +14,14 @@
 #include "absl/strings/str_format.h"
 #include "allocator/core/caching_allocator.h"
 #include "allocator/simulated_device_memory.h"
+#include "nlohmann/json.hpp"
 
 namespace vramledger {
 namespace {
 
-bool IsSegmentEvent(char kind) { return kind == 'S' || kind == 'F' || kind == 'M' || kind == 'U'; }
+bool IsSegmentEvent(char kind) {
+  return kind == 'S' || kind == 'F' || kind == 'M' || kind == 'U';
+}
 
 class SegmentObserver : public AllocatorObserver {
  public:
@@ -36,7 +40,9 @@ class SegmentObserver : public AllocatorObserver {
   void Add(char kind, const SegmentView& s) { events.push_back({kind, s.address, s.bytes, s.stream}); }
 };
 
-std::string Text(const HistoryEvent& e) { return absl::StrFormat("%c 0x%x %d", e.kind, e.address, e.bytes); }
+std::string Text(const HistoryEvent& e) {
+  return absl::StrFormat("%c 0x%x %d", e.kind, e.address, e.bytes);
+}
 
 SimulatedDeviceOptions Script(const std::vector<HistoryEvent>& history, const ReplayOptions& replay) {
   SimulatedDeviceOptions options;
@@ -48,7 +54,8 @@ SimulatedDeviceOptions Script(const std::vector<HistoryEvent>& history, const Re
     if (e.kind == 'S') options.scripted_addresses.push_back(e.address);
     if (e.kind != 'M') continue;
     bool known = false;
-    for (const uintptr_t start : options.scripted_reservations) known = known || e.address - start < capacity + capacity / 8;
+    for (const uintptr_t start : options.scripted_reservations)
+      known = known || e.address - start < capacity + capacity / 8;
     if (!known) options.scripted_reservations.push_back(e.address);
   }
   return options;
@@ -80,6 +87,33 @@ absl::StatusOr<std::vector<HistoryEvent>> ReadHistory(const std::string& path) {
   }
   gzclose(file);
   return history;
+}
+
+absl::StatusOr<RecordedRun> ReadRun(const std::string& path) {
+  std::ifstream file(path);
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is no JSON object"));
+  RecordedRun run;
+  absl::StatusOr<AllocatorSettings> settings = AllocatorSettings::Parse(json.value("settings", ""));
+  if (!settings.ok()) return settings.status();
+  run.options.settings = *settings;
+  run.options.capacity_bytes = json.value("capacity_bytes", run.options.capacity_bytes);
+  run.options.used_elsewhere_bytes = json.value("used_elsewhere_bytes", run.options.used_elsewhere_bytes);
+  run.statistics = json.value("statistics", run.statistics);
+  return run;
+}
+
+std::vector<std::string> CompareStatistics(const RecordedRun& run, const Statistics& ours) {
+  std::vector<std::string> differences;
+  for (const auto& [key, value] : ours.Flatten()) {
+    const auto it = run.statistics.find(key);
+    if (it == run.statistics.end()) {
+      differences.push_back(absl::StrCat(key, ": PyTorch has none"));
+    } else if (it->second != value) {
+      differences.push_back(absl::StrCat(key, ": PyTorch ", it->second, ", here ", value));
+    }
+  }
+  return differences;
 }
 
 ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const ReplayOptions& options) {
@@ -120,7 +154,8 @@ ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const Repla
           break;
         }
         if (e.kind == 'R') allocator.RecordStream(it->second, made_up_stream(e.address));
-        if (allocator.Free(it->second) != FreeStatus::kOk) note(absl::StrFormat("event %d: %s: free refused", i, Text(e)));
+        if (allocator.Free(it->second) != FreeStatus::kOk)
+          note(absl::StrFormat("event %d: %s: free refused", i, Text(e)));
         ours.erase(it);
         break;
       }

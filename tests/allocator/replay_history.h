@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,12 @@ struct ReplayOptions {
   size_t used_elsewhere_bytes = 0;
 };
 
+// What record_native.py writes beside a history: the options, and PyTorch's statistics at its end.
+struct RecordedRun {
+  ReplayOptions options;
+  std::map<std::string, int64_t> statistics;
+};
+
 struct ReplayResult {
   size_t allocations = 0;
   size_t addresses_equal = 0;
@@ -39,9 +46,14 @@ struct ReplayResult {
 // Plain or gzip.
 absl::StatusOr<std::vector<HistoryEvent>> ReadHistory(const std::string& path);
 
-// The simulated device hands out the recorded segment addresses, in order. Its capacity decides where requests run out of memory, and how
-// much address space an expandable segment takes.
+absl::StatusOr<RecordedRun> ReadRun(const std::string& path);
+
+// The simulated device hands out the recorded segment addresses, in order. Its capacity decides where requests run out
+// of memory, and how much address space an expandable segment takes.
 ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const ReplayOptions& options);
+
+// One line for each statistic that differs from PyTorch's, or that PyTorch does not have.
+std::vector<std::string> CompareStatistics(const RecordedRun& run, const Statistics& ours);
 
 }  // namespace vramledger
 

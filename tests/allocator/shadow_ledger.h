@@ -1,6 +1,6 @@
-// An observer that owns every byte a second time: it keeps which bytes are handed out and which are backed by memory, and fails the
-// test when the allocator hands a byte out twice, hands out what the device does not have, gives back what is in use, or
-// completes a free before the streams it waits for have passed.
+// An observer that owns every byte a second time: it keeps which bytes are handed out and which are backed by memory,
+// and fails the test when the allocator hands a byte out twice, hands out what the device does not have, gives back
+// what is in use, or completes a free before the streams it waits for have passed.
 #ifndef VRAMLEDGER_TESTS_ALLOCATOR_SHADOW_LEDGER_H_
 #define VRAMLEDGER_TESTS_ALLOCATOR_SHADOW_LEDGER_H_
 
@@ -21,7 +21,8 @@ namespace vramledger {
 
 class ShadowLedger : public AllocatorObserver {
  public:
-  explicit ShadowLedger(SimulatedDeviceMemory* device) : device_(device), devices_(static_cast<size_t>(device->device_count())) {}
+  explicit ShadowLedger(SimulatedDeviceMemory* device)
+      : device_(device), devices_(static_cast<size_t>(device->device_count())) {}
 
   // To be called by the owner of the block before it tells the allocator.
   void WillUse(int device, void* address, StreamHandle stream) {
@@ -52,7 +53,8 @@ class ShadowLedger : public AllocatorObserver {
     owned.freed = true;
     std::sort(owned.used_by.begin(), owned.used_by.end());
     owned.used_by.erase(std::unique(owned.used_by.begin(), owned.used_by.end()), owned.used_by.end());
-    // Events are recorded under the lock that this call holds, so the next one on the stream is this block's or a later one's.
+    // Events are recorded under the lock that this call holds, so the next one on the stream is this block's or a later
+    // one's.
     for (const StreamHandle stream : owned.used_by) {
       if (stream != owned.stream) owned.tickets.emplace_back(stream, device_->Submitted(block.device, stream) + 1);
     }
@@ -71,7 +73,8 @@ class ShadowLedger : public AllocatorObserver {
       EXPECT_GE(device_->Done(block.device, stream), ticket) << "reuse before the awaited stream has passed";
     }
     if (!deferred) {
-      for (const StreamHandle stream : owned.used_by) EXPECT_EQ(stream, owned.stream) << "a recorded stream was not awaited";
+      for (const StreamHandle stream : owned.used_by)
+        EXPECT_EQ(stream, owned.stream) << "a recorded stream was not awaited";
       d.allocated.current -= static_cast<int64_t>(block.block_bytes);
     }
     d.active.current -= static_cast<int64_t>(block.block_bytes);
@@ -171,7 +174,8 @@ class ShadowLedger : public AllocatorObserver {
 
   void CheckDevice(CachingAllocator& allocator, int index) {
     const Device& d = devices_[static_cast<size_t>(index)];
-    int64_t blocks = 0, allocated = 0, active = 0, requested = 0, split_blocks = 0, split_bytes = 0, mapped = 0, segments = 0;
+    int64_t blocks = 0, allocated = 0, active = 0, requested = 0, split_blocks = 0, split_bytes = 0, mapped = 0,
+            segments = 0;
     uintptr_t segment = 0;
     uintptr_t next = 0;
     allocator.ForEachBlock(index, [&](const SegmentView& s, const BlockView& b, BlockState state, const BlockTag&) {
@@ -214,9 +218,8 @@ class ShadowLedger : public AllocatorObserver {
     EXPECT_EQ(s.reserved_bytes[kAllPools].current, static_cast<int64_t>(device_->used_bytes(index)));
     EXPECT_EQ(s.segment[kAllPools].current, segments);
     EXPECT_EQ(s.num_ooms, d.out_of_memory);
-    for (const StatByPool* stat :
-         {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes, &s.reserved_bytes, &s.active_bytes,
-          &s.inactive_split_bytes, &s.requested_bytes}) {
+    for (const StatByPool* stat : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
+                                   &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes}) {
       const Stat& small = (*stat)[kSmallPool];
       const Stat& large = (*stat)[kLargePool];
       const Stat& all = (*stat)[kAllPools];

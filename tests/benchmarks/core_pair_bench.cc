@@ -1,5 +1,6 @@
-// The cost of one allocation and its free in the allocator core alone, on the simulated device: for 10^2 to 10^5 live blocks, 1 to 4 threads,
-// with and without an observer, and for a pattern that reuses blocks of one size against one that splits and joins.
+// The cost of one allocation and its free in the allocator core alone, on the simulated device: for 10^2 to 10^5 live
+// blocks, 1 to 4 threads, with and without an observer, and for a pattern that reuses blocks of one size against one
+// that splits and joins.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -28,12 +29,14 @@ class CountingObserver : public AllocatorObserver {
 };
 
 struct World {
-  World(int64_t live, bool observed) : device(Options()), allocator(device, AllocatorSettings(), observed ? &observer : nullptr) {
+  World(int64_t live, bool observed)
+      : device(Options()), allocator(device, AllocatorSettings(), observed ? &observer : nullptr) {
     // Live blocks of mixed sizes with as many holes between them.
     std::mt19937_64 random(1);
     std::vector<void*> holes;
     for (int64_t i = 0; i < 2 * live; ++i) {
-      const size_t bytes = random() % 8 == 0 ? (size_t{1} << 20) + random() % (size_t{8} << 20) : 1 + random() % (256 << 10);
+      const size_t bytes =
+          random() % 8 == 0 ? (size_t{1} << 20) + random() % (size_t{8} << 20) : 1 + random() % (256 << 10);
       void* block = allocator.Allocate(0, 0, bytes, BlockTag()).address;
       if (i % 2 == 1) holes.push_back(block);
     }
@@ -52,8 +55,12 @@ struct World {
 
 std::unique_ptr<World> world;
 
-void SetUp(const benchmark::State& state) { world = std::make_unique<World>(state.range(0), state.range(1) != 0); }
-void TearDown(const benchmark::State&) { world.reset(); }
+void SetUp(const benchmark::State& state) {
+  world = std::make_unique<World>(state.range(0), state.range(1) != 0);
+}
+void TearDown(const benchmark::State&) {
+  world.reset();
+}
 
 // Eight sizes in turn; each pair takes the block that the same size left the round before.
 void Pair(benchmark::State& state) {
