@@ -1,0 +1,35 @@
+// Blocks of one place and size that outlive their step again and again.
+#ifndef VRAMLEDGER_TOOLS_ANALYSIS_LEAKS_H_
+#define VRAMLEDGER_TOOLS_ANALYSIS_LEAKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "tools/analysis/block_table.h"
+#include "tools/analysis/ledger.h"
+
+namespace vramledger {
+
+class LeakWatch {
+ public:
+  // A block of the device is freed in `step`.
+  void Freed(const Block& b, uint32_t step) {
+    if (step > b.birth_step + 1) ++late_frees_[KeyOf(b)];
+  }
+  // The end: `table` holds what is still alive.
+  std::vector<LeakSuspect> Suspects(const BlockTable& table, int device, uint32_t last_step,
+                                    const std::function<std::string(uint32_t)>& site) const;
+
+ private:
+  using Key = std::tuple<uint32_t, uint8_t, uint64_t>;  // module, phase, requested bytes
+  static Key KeyOf(const Block& b) { return {b.module, static_cast<uint8_t>(b.phase), b.requested}; }
+  absl::flat_hash_map<Key, uint64_t> late_frees_;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_TOOLS_ANALYSIS_LEAKS_H_

@@ -1,0 +1,84 @@
+#include "tools/analysis/metadata.h"
+
+namespace vramledger {
+
+uint64_t JsonUint(const nlohmann::json& object, const char* key, uint64_t fallback) {
+  const auto it = object.is_object() ? object.find(key) : object.end();
+  if (!object.is_object() || it == object.end() || !it->is_number()) return fallback;
+  if (it->is_number_unsigned()) return it->get<uint64_t>();
+  const double value = it->get<double>();
+  return value > 0 ? static_cast<uint64_t>(value) : fallback;
+}
+
+bool JsonBool(const nlohmann::json& object, const char* key, bool fallback) {
+  if (!object.is_object()) return fallback;
+  const auto it = object.find(key);
+  return it != object.end() && it->is_boolean() ? it->get<bool>() : fallback;
+}
+
+std::string JsonText(const nlohmann::json& object, const char* key) {
+  if (!object.is_object()) return {};
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+Metadata::Metadata(const std::string& text) {
+  root_ = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root_.is_object()) root_ = nlohmann::json::object();
+  // A JSON object "0": ..., "1": ... is taken as a list too: merged metadata cannot append to a list.
+  const auto list = [this](const char* key) {
+    nlohmann::json out = nlohmann::json::array();
+    const auto it = root_.find(key);
+    if (it != root_.end() && (it->is_array() || it->is_object())) {
+      for (const auto& item : *it) out.push_back(item);
+    }
+    return out;
+  };
+  models_ = list("models");
+  optimizers_ = list("optimizers");
+}
+
+bool Metadata::virtual_device() const {
+  const auto it = root_.find("virtual_device");
+  return it != root_.end() && ((it->is_boolean() && it->get<bool>()) || it->is_object() || it->is_string());
+}
+
+DeviceInfo Metadata::device(int index) const {
+  DeviceInfo info;
+  info.index = index;
+  const auto it = root_.find("devices");
+  if (it == root_.end() || (!it->is_array() && !it->is_object())) return info;
+  int position = 0;
+  for (const auto& d : *it) {
+    if (static_cast<int>(JsonUint(d, "index", static_cast<uint64_t>(position++))) != index) continue;
+    info.name = JsonText(d, "name");
+    info.total_bytes = JsonUint(d, "total_bytes");
+  }
+  return info;
+}
+
+std::optional<uint64_t> Metadata::batch_size() const {
+  const uint64_t n = JsonUint(root_, "batch_size");
+  return n != 0 ? std::optional<uint64_t>(n) : std::nullopt;
+}
+
+std::optional<uint64_t> Metadata::sequence_length() const {
+  const uint64_t n = JsonUint(root_, "sequence_length");
+  return n != 0 ? std::optional<uint64_t>(n) : std::nullopt;
+}
+
+std::optional<uint64_t> Metadata::config(const std::vector<std::string>& keys) const {
+  std::vector<const nlohmann::json*> places;
+  if (const auto it = root_.find("config"); it != root_.end()) places.push_back(&*it);
+  for (const auto& model : models_) {
+    if (model.is_object() && model.contains("config")) places.push_back(&model["config"]);
+  }
+  for (const nlohmann::json* place : places) {
+    for (const std::string& key : keys) {
+      if (const uint64_t n = JsonUint(*place, key.c_str()); n != 0) return n;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace vramledger

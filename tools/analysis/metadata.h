@@ -1,0 +1,42 @@
+// Typed access to a trace's metadata (the keys that the Python package writes); everything may be absent.
+#ifndef VRAMLEDGER_TOOLS_ANALYSIS_METADATA_H_
+#define VRAMLEDGER_TOOLS_ANALYSIS_METADATA_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tracer/format/event.h"
+
+namespace vramledger {
+
+class Metadata {
+ public:
+  explicit Metadata(const std::string& text);
+
+  bool virtual_device() const;
+  DeviceInfo device(int index) const;
+  std::optional<uint64_t> batch_size() const;
+  // From the "config" of a model, or of the run: hidden size, layers, vocabulary ...
+  std::optional<uint64_t> config(const std::vector<std::string>& keys) const;
+  // Longest input sequence: "sequence_length" if recorded.
+  std::optional<uint64_t> sequence_length() const;
+  // Objects as written.
+  const nlohmann::json& models() const { return models_; }
+  const nlohmann::json& optimizers() const { return optimizers_; }
+  const nlohmann::json& root() const { return root_; }
+
+ private:
+  nlohmann::json root_, models_, optimizers_;
+};
+
+// Safe readers of JSON that others wrote: the fallback when the key is absent or of another type.
+uint64_t JsonUint(const nlohmann::json& object, const char* key, uint64_t fallback = 0);
+bool JsonBool(const nlohmann::json& object, const char* key, bool fallback = false);
+std::string JsonText(const nlohmann::json& object, const char* key);
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_TOOLS_ANALYSIS_METADATA_H_

@@ -1,0 +1,321 @@
+#include "tools/analysis/timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "tools/analysis/block_table.h"
+#include "tools/analysis/fragmentation.h"
+#include "tools/analysis/leaks.h"
+#include "tools/analysis/site_ids.h"
+#include "tools/foreign/address_ranges.h"
+
+namespace vramledger {
+namespace {
+
+constexpr size_t kKeptFailures = 8;
+constexpr size_t kKeptGroups = 10000;
+
+size_t Index(Phase p) { return static_cast<size_t>(p); }
+size_t Index(Category c) { return static_cast<size_t>(c); }
+
+class Pass {
+ public:
+  Pass(EventSource& source, const Hindsight& hindsight, int device)
+      : source_(source), hindsight_(hindsight), mine_(hindsight.devices[static_cast<size_t>(device)]) {
+    out_.device = device;
+    out_.has_phases = hindsight.has_phases;
+    out_.has_steps = hindsight.has_steps;
+    out_.has_names = hindsight.has_names;
+  }
+
+  Timeline Run() {
+    Event e;
+    while (source_.Next(&e)) {
+      event_ = &e;
+      ++out_.events;
+      out_.duration_ns = std::max(out_.duration_ns, e.time_ns);
+      sites_.See(source_, IsMemoryRecord(e.kind) ? e.module : 0);
+      const uint64_t forwards = table_.marks().forwards();
+      table_.Apply(e, *this);
+      if (!out_.has_steps && table_.marks().forwards() != forwards) EndStep(e, 0, table_.marks().forwards() - 1);
+      Others(e);
+      Marks(e);
+    }
+    Finish();
+    return std::move(out_);
+  }
+
+  void OnBirth(Block& b) {
+    b.category = static_cast<Category>(hindsight_.categories[b.ordinal]);
+    if (b.device != out_.device) return;
+    ++out_.allocations;
+    if (sites_.before != 0 && b.module == sites_.before) ++out_.blocks_before_recording;
+    now_.total.Add(b.requested, b.rounded);
+    Bytes& own = now_.categories[Index(b.category)];
+    own.Add(b.requested, b.rounded);
+    now_.phase = event_->phase != Phase::kUnknown ? event_->phase : table_.marks().current();
+    if (sites_.before == 0 || b.module != sites_.before) {
+      PhasePeak& phase = out_.phase_peaks[Index(now_.phase)];
+      phase.seen = true;
+      Raise(&phase.moment);
+    }
+    Raise(&step_peak_);
+    Moment& category = out_.category_peaks[Index(b.category)];
+    if (own.rounded > category.categories[Index(b.category)].rounded) Take(&category);
+  }
+  void OnRequest(Block& b) {
+    if (b.device != out_.device) return;
+    Release(b);
+    now_.pending_bytes += b.rounded;
+  }
+  void OnEnd(Block& b) {
+    if (b.device != out_.device) return;
+    leaks_.Freed(b, step_);
+    if (b.pending) now_.pending_bytes -= b.rounded;
+    else Release(b);
+  }
+
+ private:
+  void Release(const Block& b) {
+    now_.total.Remove(b.requested, b.rounded);
+    now_.categories[Index(b.category)].Remove(b.requested, b.rounded);
+  }
+  void Take(Moment* out) {
+    *out = now_;
+    out->sequence = event_->sequence;
+    out->time_ns = event_->time_ns;
+    out->step = step_;
+  }
+  void Raise(Moment* out) {
+    if (now_.total.rounded > out->total.rounded) Take(out);
+  }
+
+  std::string Text(uint32_t id) const { return std::string(source_.String(id)); }
+
+  Fragmentation Measure() const {
+    FragmentationQuestion q;
+    q.device = out_.device;
+    const uint64_t clock = table_.clock();
+    const uint64_t asking = event_ != nullptr && event_->kind == RecordKind::kAlloc ? event_->stream : ~uint64_t{0};
+    q.stream_asks = [this, clock, asking](uint64_t stream) {
+      if (stream == asking) return true;
+      const auto it = hindsight_.last_allocation.find(static_cast<uint64_t>(out_.device) << 32 | stream);
+      return it != hindsight_.last_allocation.end() && it->second > clock;
+    };
+    q.site = [this](uint32_t id) { return Text(id); };
+    Fragmentation f = MeasureFragmentation(table_, reserved_, q);
+    f.sequence = event_ != nullptr ? event_->sequence : 0;
+    return f;
+  }
+
+  void Others(const Event& e) {
+    switch (e.kind) {
+      case RecordKind::kSegmentAlloc:
+      case RecordKind::kSegmentMap:
+        if (e.device != out_.device) break;
+        reserved_.Add(e.address, e.rounded_bytes, e.stream);
+        now_.reserved_bytes += e.rounded_bytes;
+        break;
+      case RecordKind::kSegmentFree:
+      case RecordKind::kSegmentUnmap:
+        if (e.device != out_.device) break;
+        reserved_.Remove(e.address, e.rounded_bytes);
+        now_.reserved_bytes -= std::min(now_.reserved_bytes, e.rounded_bytes);
+        break;
+      case RecordKind::kStep:
+        EndStep(e, e.a, e.b);
+        break;
+      case RecordKind::kOutOfMemory:
+        if (e.device == out_.device) Failed(e);
+        break;
+      case RecordKind::kDeviceUsed:
+        if (e.device == out_.device) Sampled(e);
+        break;
+      case RecordKind::kCounters:
+        if (e.device != out_.device) break;
+        ++out_.counters_seen;
+        if (e.b != now_.total.rounded + now_.pending_bytes && e.b != now_.total.rounded) ++out_.counters_wrong;
+        break;
+      default:
+        break;
+    }
+  }
+
+  // The two moments that the first pass found.
+  void Marks(const Event& e) {
+    if (table_.clock() == mine_.peak_clock) TakePeak();
+    if (!reserved_measured_ && mine_.reserved_peak_clock != 0 && table_.clock() >= mine_.reserved_peak_clock) {
+      reserved_measured_ = true;
+      out_.at_reserved_peak = Measure();
+      out_.reserved_peak_time_ns = e.time_ns;
+      out_.reserved_peak_step = step_;
+      out_.reserved_peak_phase = now_.phase;
+    }
+  }
+
+  void TakePeak() {
+    Take(&out_.peak);
+    out_.at_peak = Measure();
+    absl::flat_hash_map<uint32_t, Bytes> modules, names;
+    std::map<std::tuple<uint32_t, uint32_t, uint8_t, uint8_t, uint64_t>, Bytes> groups;
+    for (const auto& entry : table_.live()) {
+      const Block& b = entry.second;
+      if (b.device != out_.device || b.pending) continue;
+      out_.peak_by_birth_phase[Index(b.phase)][Index(b.category)].Add(b.requested, b.rounded);
+      modules[b.module].Add(b.requested, b.rounded);
+      if (b.name != 0) names[b.name].Add(b.requested, b.rounded);
+      groups[{b.module, b.name, static_cast<uint8_t>(b.phase), static_cast<uint8_t>(b.category), b.requested}].Add(b.requested, b.rounded);
+      if (b.category == Category::kGradient && b.birth_step < step_) out_.peak_stale_gradients.Add(b.requested, b.rounded);
+      if (sites_.before != 0 && b.module == sites_.before) out_.peak_before_recording.Add(b.requested, b.rounded);
+    }
+    out_.peak_modules = Ranked(modules);
+    out_.peak_names = Ranked(names);
+    for (const auto& [key, bytes] : groups) {
+      const auto& [module, name, phase, category, requested] = key;
+      out_.peak_groups.push_back({Text(module), Text(name), static_cast<Phase>(phase), static_cast<Category>(category), requested, bytes});
+    }
+    std::stable_sort(out_.peak_groups.begin(), out_.peak_groups.end(),
+                     [](const BlockGroup& a, const BlockGroup& b) { return a.bytes.rounded > b.bytes.rounded; });
+    if (out_.peak_groups.size() > kKeptGroups) out_.peak_groups.resize(kKeptGroups);
+  }
+
+  std::vector<NamedBytes> Ranked(const absl::flat_hash_map<uint32_t, Bytes>& table) const {
+    std::vector<NamedBytes> out;
+    for (const auto& [id, bytes] : table) out.push_back({Text(id), bytes});
+    std::sort(out.begin(), out.end(), [](const NamedBytes& a, const NamedBytes& b) {
+      return std::tie(b.bytes.rounded, a.name) < std::tie(a.bytes.rounded, b.name);
+    });
+    return out;
+  }
+
+  void EndStep(const Event& e, uint32_t optimizer, uint64_t number) {
+    if (!out_.has_steps && number == 0) return;  // before the first forward
+    StepSummary s;
+    s.number = number;
+    s.optimizer = Text(optimizer);
+    s.end_ns = e.time_ns;
+    s.peak = step_peak_;
+    s.floor_bytes = now_.total.rounded;
+    s.reserved_bytes = now_.reserved_bytes;
+    out_.steps.push_back(std::move(s));
+    step_ = static_cast<uint32_t>(number) + 1;
+    table_.set_step(step_);
+    step_peak_ = Moment{};
+    Raise(&step_peak_);
+  }
+
+  void Failed(const Event& e) {
+    ++out_.failures_total;
+    if (out_.failures.size() >= kKeptFailures) return;
+    FailedRequest f;
+    f.time_ns = e.time_ns;
+    f.step = step_;
+    f.phase = e.phase != Phase::kUnknown ? e.phase : table_.marks().current();
+    f.request_bytes = e.requested_bytes;
+    f.device_free_bytes = e.address;
+    Take(&f.moment);
+    f.fragmentation = Measure();
+    out_.failures.push_back(std::move(f));
+  }
+
+  void Sampled(const Event& e) {
+    const uint64_t used = e.c > e.b ? e.c - e.b : 0;
+    out_.device_sampled = true;
+    out_.device_total_bytes = e.c;
+    out_.used_peak_bytes = std::max(out_.used_peak_bytes, used);
+    out_.outside_last_bytes = used > now_.reserved_bytes ? used - now_.reserved_bytes : 0;
+    out_.outside_peak_bytes = std::max(out_.outside_peak_bytes, out_.outside_last_bytes);
+  }
+
+  void Finish() {
+    if (step_peak_.total.rounded != 0 && !out_.has_steps) {
+      StepSummary s;
+      s.number = step_;
+      s.end_ns = out_.duration_ns;
+      s.peak = step_peak_;
+      s.floor_bytes = now_.total.rounded;
+      s.reserved_bytes = now_.reserved_bytes;
+      out_.steps.push_back(std::move(s));
+    }
+    event_ = nullptr;
+    out_.end = now_;
+    out_.end.time_ns = out_.duration_ns;
+    out_.end.step = step_;
+    out_.end.phase = table_.marks().current();
+    out_.at_end = Measure();
+    out_.reserved_peak_bytes = mine_.reserved_peak;
+    if (!reserved_measured_) out_.at_reserved_peak = out_.at_end;
+    out_.unmatched_frees = table_.unmatched_frees();
+    out_.unmatched_names = table_.unmatched_names();
+    out_.leaks = leaks_.Suspects(table_, out_.device, step_, [this](uint32_t id) { return Text(id); });
+  }
+
+  EventSource& source_;
+  const Hindsight& hindsight_;
+  const DeviceHindsight& mine_;
+  const Event* event_ = nullptr;
+  Timeline out_;
+  BlockTable table_;
+  SiteIds sites_;
+  AddressRanges reserved_;
+  LeakWatch leaks_;
+  Moment now_;
+  Moment step_peak_;  // of the step under way
+  uint32_t step_ = 1;
+  bool reserved_measured_ = false;
+};
+
+}  // namespace
+
+Timeline BuildTimeline(EventSource& source, const Hindsight& hindsight, int device) { return Pass(source, hindsight, device).Run(); }
+
+std::vector<BlockGroup> GroupsAt(EventSource& source, const Hindsight& hindsight, int device, uint64_t sequence, Category category) {
+  struct Nothing {
+    void OnBirth(Block&) {}
+    void OnRequest(Block&) {}
+    void OnEnd(Block&) {}
+  } nothing;
+  BlockTable table;
+  Event e;
+  while (source.Next(&e)) {
+    table.Apply(e, nothing);
+    if (e.sequence >= sequence) break;
+  }
+  std::map<std::tuple<uint32_t, uint32_t, uint8_t, uint64_t>, Bytes> groups;
+  for (const auto& entry : table.live()) {
+    const Block& b = entry.second;
+    if (b.device != device || b.pending || static_cast<Category>(hindsight.categories[b.ordinal]) != category) continue;
+    groups[{b.module, b.name, static_cast<uint8_t>(b.phase), b.requested}].Add(b.requested, b.rounded);
+  }
+  std::vector<BlockGroup> out;
+  for (const auto& [key, bytes] : groups) {
+    const auto& [module, name, phase, requested] = key;
+    out.push_back({std::string(source.String(module)), std::string(source.String(name)), static_cast<Phase>(phase), category, requested, bytes});
+  }
+  return out;
+}
+
+absl::StatusOr<Analysis> Analyze(const EventInput& input, std::optional<int> device, Hindsight* keep) {
+  absl::StatusOr<std::unique_ptr<EventSource>> first = input.NewSource();
+  if (!first.ok()) return first.status();
+  Hindsight local;
+  Hindsight& hindsight = keep != nullptr ? *keep : local;
+  hindsight = LookThrough(**first);
+  absl::StatusOr<std::unique_ptr<EventSource>> second = input.NewSource();
+  if (!second.ok()) return second.status();
+  Analysis out;
+  for (int d = 0; d < 256; ++d) {
+    const DeviceHindsight& h = hindsight.devices[static_cast<size_t>(d)];
+    if (h.seen) out.device_peaks.emplace_back(d, h.peak_rounded);
+  }
+  if (device && !hindsight.devices[static_cast<size_t>(*device)].seen) {
+    return absl::NotFoundError("nothing was recorded on device " + std::to_string(*device));
+  }
+  out.timeline = BuildTimeline(**second, hindsight, device.value_or(hindsight.BusiestDevice()));
+  out.source = {input.path(), std::string((*second)->format()), (*second)->metadata_json(), (*second)->health()};
+  return out;
+}
+
+}  // namespace vramledger

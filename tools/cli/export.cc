@@ -1,0 +1,143 @@
+// vramledger export: the events, one by one, for other tools.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "tools/cli/load.h"
+#include "tools/foreign/text.h"
+
+namespace vramledger::cli {
+namespace {
+
+std::string_view KindName(RecordKind kind) {
+  switch (kind) {
+    case RecordKind::kAlloc: return "alloc";
+    case RecordKind::kFreeRequested: return "free_requested";
+    case RecordKind::kFreeCompleted: return "free_completed";
+    case RecordKind::kSegmentAlloc: return "segment_alloc";
+    case RecordKind::kSegmentFree: return "segment_free";
+    case RecordKind::kSegmentMap: return "segment_map";
+    case RecordKind::kSegmentUnmap: return "segment_unmap";
+    case RecordKind::kOutOfMemory: return "out_of_memory";
+    case RecordKind::kPhase: return "phase";
+    case RecordKind::kStep: return "step";
+    case RecordKind::kNode: return "node";
+    case RecordKind::kModuleEnter: return "module_enter";
+    case RecordKind::kModuleExit: return "module_exit";
+    case RecordKind::kName: return "name";
+    case RecordKind::kDeviceUsed: return "device_used";
+    case RecordKind::kCounters: return "counters";
+    case RecordKind::kMark: return "mark";
+    case RecordKind::kUnname: return "unname";
+    default: return "other";
+  }
+}
+
+// Writes piece by piece: a trace may be larger than memory.
+class Sink {
+ public:
+  explicit Sink(const std::string& path) : path_(path.empty() ? "standard output" : path), file_(path.empty() ? stdout : std::fopen(path.c_str(), "wb")) {
+    if (file_ == nullptr) throw Failure{kExitUnreadable, Cat(path_, ": cannot be written: ", std::strerror(errno))};
+  }
+  ~Sink() {
+    if (file_ != stdout) std::fclose(file_);
+  }
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+  void Put(std::string_view text) {
+    if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) Fail();
+  }
+  void Finish() {
+    if (std::fflush(file_) != 0) Fail();
+  }
+
+ private:
+  [[noreturn]] void Fail() const { throw Failure{kExitUnreadable, Cat(path_, ": cannot be written: ", std::strerror(errno))}; }
+  std::string path_;
+  FILE* file_;
+};
+
+std::string Hex(uint64_t value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), "0x%llx", static_cast<unsigned long long>(value));
+  return buffer;
+}
+
+std::string CsvText(std::string_view text) {
+  if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
+  std::string quoted(text);
+  ReplaceAll(&quoted, "\"", "\"\"");
+  return Cat("\"", quoted, "\"");
+}
+
+void Csv(EventSource& source, Sink& sink) {
+  sink.Put("sequence,time_ns,kind,phase,device,thread,stream,address,requested_bytes,rounded_bytes,flags,text,a,b,c\n");
+  Event e;
+  while (source.Next(&e)) {
+    const bool memory = IsMemoryRecord(e.kind);
+    const bool no_text = e.kind == RecordKind::kDeviceUsed || e.kind == RecordKind::kCounters;
+    sink.Put(Cat(e.sequence, ",", e.time_ns, ",", KindName(e.kind), ",", PhaseName(e.phase), ",", uint32_t{e.device}, ",", e.thread, ","));
+    if (memory) {
+      sink.Put(Cat(e.stream, ",", Hex(e.address), ",", e.requested_bytes, ",", e.rounded_bytes, ",", uint32_t{e.flags}, ",",
+                   CsvText(source.String(e.module)), ",,,\n"));
+    } else {
+      sink.Put(Cat(",,,,", uint32_t{e.flags}, ",", no_text ? std::string() : CsvText(source.String(e.a)), ",", e.a, ",", e.b, ",", e.c, "\n"));
+    }
+  }
+}
+
+void Json(EventSource& source, Sink& sink) {
+  sink.Put("{\"schema\": \"vramledger.events/1\",\n\"events\": [");
+  Event e;
+  const char* separator = "\n";
+  while (source.Next(&e)) {
+    nlohmann::ordered_json j = {{"sequence", e.sequence}, {"time_ns", e.time_ns}, {"kind", KindName(e.kind)}, {"phase", PhaseName(e.phase)},
+                                {"device", e.device},     {"thread", e.thread},   {"flags", e.flags}};
+    if (IsMemoryRecord(e.kind)) {
+      j["stream"] = e.stream;
+      j["address"] = e.address;
+      j["requested_bytes"] = e.requested_bytes;
+      j["rounded_bytes"] = e.rounded_bytes;
+      j["module"] = source.String(e.module);
+    } else {
+      if (e.kind != RecordKind::kDeviceUsed && e.kind != RecordKind::kCounters) j["text"] = source.String(e.a);
+      j["a"] = e.a;
+      j["b"] = e.b;
+      j["c"] = e.c;
+    }
+    sink.Put(Cat(separator, j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)));
+    separator = ",\n";
+  }
+  nlohmann::json metadata = nlohmann::json::parse(source.metadata_json(), nullptr, false);
+  if (metadata.is_discarded()) metadata = nullptr;
+  const SourceHealth& health = source.health();
+  sink.Put(Cat("],\n\"metadata\": ", metadata.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+               ",\n\"format\": ", nlohmann::json(source.format()).dump(), ",\n\"ended_early\": ", health.ended_early ? "true" : "false",
+               ",\n\"lost_records\": ", health.lost_records, ",\n\"notes\": ", nlohmann::json(health.notes).dump(), "}\n"));
+}
+
+}  // namespace
+
+void RegisterExport(CLI::App& app) {
+  struct Options {
+    std::string input, output, format = "json";
+  };
+  const auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("export", "Write the events as JSON or CSV");
+  command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot")->required();
+  command->add_option("--format", o->format, "json (schema vramledger.events/1) or csv")->check(CLI::IsMember({"json", "csv"}));
+  command->add_flag("--json", [o](int64_t) { o->format = "json"; }, "the same as --format json");
+  command->add_option("-o,--out", o->output, "file to write (default: standard output)");
+  command->footer("Example: vramledger export out/bert_b32.vlt --format csv -o events.csv");
+  command->callback([o] {
+    const EventInput input = OpenOrFail(o->input);
+    absl::StatusOr<std::unique_ptr<EventSource>> source = input.NewSource();
+    RequireReadable(source.status());
+    Sink sink(o->output == "-" ? "" : o->output);
+    o->format == "csv" ? Csv(**source, sink) : Json(**source, sink);
+    sink.Finish();
+  });
+}
+
+}  // namespace vramledger::cli

@@ -1,0 +1,96 @@
+#include "tools/cli/output.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "tools/cli/command.h"
+#include "tools/foreign/text.h"
+
+namespace vramledger::cli {
+
+bool UseColor() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
+}
+
+void Write(const std::string& path, const std::string& text) {
+  const bool to_stdout = path.empty() || path == "-";
+  FILE* out = to_stdout ? stdout : std::fopen(path.c_str(), "wb");
+  if (out == nullptr) throw Failure{kExitUnreadable, Cat(path, ": cannot be written: ", std::strerror(errno))};
+  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0;
+  const int error = errno;
+  if (!to_stdout) std::fclose(out);
+  if (!written) throw Failure{kExitUnreadable, Cat(to_stdout ? std::string("standard output") : path, ": cannot be written: ", std::strerror(error))};
+}
+
+void WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
+  // Texts come from files of others: bytes that are not UTF-8 are replaced, not thrown at.
+  Write(path, Cat(json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), "\n"));
+}
+
+uint64_t ParseCapacity(const std::string& text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"KiB", 1024.0},         {"MiB", 1048576.0},       {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}, {"KB", 1e3}, {"MB", 1e6},
+      {"GB", 1e9},             {"TB", 1e12},             {"K", 1024.0},         {"M", 1048576.0},         {"G", 1073741824.0},
+      {"T", 1099511627776.0}, {"B", 1.0}};
+  std::string_view number = text;
+  double unit = 1;
+  for (const auto& [name, factor] : kUnits) {
+    if (number.ends_with(name)) {
+      number.remove_suffix(name.size());
+      unit = factor;
+      break;
+    }
+  }
+  while (!number.empty() && number.back() == ' ') number.remove_suffix(1);
+  double value = 0;
+  if (!ParseDouble(number, &value) || !(value > 0) || value * unit > 1e18) {
+    throw Failure{kExitUsage, Cat("\"", text, "\" is no amount of memory; write 24GiB, 80GB or a number of bytes")};
+  }
+  return static_cast<uint64_t>(value * unit);
+}
+
+struct Progress::State {
+  std::mutex mutex;
+  std::condition_variable done_changed;
+  bool done = false;
+  bool shown = false;
+  std::string what;
+  std::thread thread;
+};
+
+Progress::Progress(std::string what) : state_(nullptr) {
+  if (isatty(STDERR_FILENO) != 1) return;
+  state_ = new State;
+  state_->what = std::move(what);
+  state_->thread = std::thread([s = state_] {
+    std::unique_lock<std::mutex> lock(s->mutex);
+    for (int seconds = 2; !s->done_changed.wait_for(lock, std::chrono::seconds(seconds == 2 ? 2 : 1), [s] { return s->done; }); ++seconds) {
+      std::fprintf(stderr, "\r%s: %d s", s->what.c_str(), seconds);
+      s->shown = true;
+    }
+  });
+}
+
+Progress::~Progress() {
+  if (state_ == nullptr) return;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->done = true;
+  }
+  state_->done_changed.notify_all();
+  state_->thread.join();
+  if (state_->shown) std::fprintf(stderr, "\r\033[K");
+  delete state_;
+}
+
+}  // namespace vramledger::cli

@@ -1,0 +1,33 @@
+// vramledger report: where the bytes are.
+#include <memory>
+
+#include "tools/analysis/report.h"
+#include "tools/cli/load.h"
+
+namespace vramledger::cli {
+
+void RegisterReport(CLI::App& app) {
+  struct Options {
+    std::string input;
+    int device = -1;
+    size_t top = 8;
+    bool json = false;
+  };
+  const auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("report", "Where the bytes are: ledger at the peak, per phase and category, fragmentation, verdicts");
+  command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot (.pickle, .pickle.gz)")->required();
+  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")->check(CLI::Range(0, 255));
+  command->add_option("--top", o->top, "rows of places and names (default 8, JSON 20)")->check(CLI::Range(1, 1000));
+  command->add_flag("--json", o->json, "print JSON (schema vramledger.report/1)");
+  command->footer("Example: vramledger report out/bert_b32.vlt");
+  command->callback([o, command] {
+    const Analysis analysis = AnalyzeOrFail(o->input, o->device);
+    if (o->json) return WriteJson("", ReportJson(analysis, command->count("--top") != 0 ? o->top : 20));
+    ReportTextOptions options;
+    options.color = UseColor();
+    options.top = o->top;
+    Write("", ReportText(analysis, options));
+  });
+}
+
+}  // namespace vramledger::cli
