@@ -105,6 +105,11 @@ void CachingAllocator::ResetAccumulatedStatistics(int device_index) {
   if (DeviceAllocator* d = device(device_index)) d->ResetAccumulatedStatistics();
 }
 
+bool CachingAllocator::UsesExpandableSegments(int device_index) {
+  DeviceAllocator* d = device(device_index);
+  return d != nullptr && d->UsesExpandableSegments();
+}
+
 size_t CachingAllocator::LargestFreeBlock(int device_index) {
   DeviceAllocator* d = device(device_index);
   if (d == nullptr) return 0;

@@ -72,6 +72,10 @@ class CachingAllocator {
   void ResetPeakStatistics(int device);
   void ResetAccumulatedStatistics(int device);
 
+  // False if not set, and from the first request on if the device has no virtual memory management: then plain segments
+  // serve.
+  bool UsesExpandableSegments(int device);
+
   // Largest free block of any stream and pool, and the memory the device has left: what a planner of workspaces may ask
   // for.
   size_t LargestFreeBlock(int device);

@@ -24,7 +24,11 @@ size_t RoundUp(size_t bytes, size_t unit) {
 
 DeviceAllocator::DeviceAllocator(DeviceMemory& memory, const AllocatorSettings& settings, AllocatorObserver* observer,
                                  int device)
-    : memory_(memory), settings_(settings), observer_(observer), device_(device) {}
+    : memory_(memory),
+      settings_(settings),
+      observer_(observer),
+      device_(device),
+      expandable_(settings.expandable_segments) {}
 
 DeviceAllocator::~DeviceAllocator() {
   for (const StreamEvents& stream : events_) {
@@ -122,7 +126,7 @@ Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
   Block* block = free.At(cursor);
 
   if (block->segment->expandable()) {
-    if (settings_.expandable_segments) {
+    if (expandable_) {
       // For best fit a block that can grow into unmapped space counts with what it can grow to, so a larger block that
       // cannot grow is the better fit.
       const auto potential = [](const Block* b) {
@@ -183,7 +187,7 @@ bool DeviceAllocator::RunFreeMemoryCallbacks() {
 
 bool DeviceAllocator::ShouldSplit(const Block& block, size_t bytes) const {
   const size_t rest = block.bytes - bytes;
-  if (block.pool->pool->small || settings_.expandable_segments) return rest >= kUnit;
+  if (block.pool->pool->small || expandable_) return rest >= kUnit;
   return bytes < settings_.max_split_size && rest > kLargestSmall;
 }
 

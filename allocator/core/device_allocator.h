@@ -86,6 +86,7 @@ class DeviceAllocator {
   void ForEachLiveBlock(absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn);
   void ForEachBlock(absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn);
   bool UpdateTag(uintptr_t address, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
+  bool UsesExpandableSegments();
   // Empty if the address was never ours.
   std::string DescribeAddress(uintptr_t address);
 
@@ -155,6 +156,7 @@ class DeviceAllocator {
   SmallMutex mutex_;
   // Everything below is guarded by mutex_.
   bool opened_ = false;
+  bool expandable_;  // as set, until the device turns out to lack virtual memory management
   bool has_limit_ = false;
   size_t limit_bytes_ = 0;
   bool limited_by_fraction_ = false;  // the last failed supply never asked the device

@@ -116,6 +116,11 @@ void DeviceAllocator::ResetAccumulatedStatistics() {
   num_alloc_retries_ = num_ooms_ = num_sync_all_streams_ = num_device_alloc_ = num_device_free_ = 0;
 }
 
+bool DeviceAllocator::UsesExpandableSegments() {
+  SmallMutexLock lock(mutex_);
+  return expandable_;
+}
+
 size_t DeviceAllocator::LargestFreeBlock() {
   SmallMutexLock lock(mutex_);
   size_t largest = 0;

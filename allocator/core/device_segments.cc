@@ -38,7 +38,11 @@ DeviceAllocator::Supply DeviceAllocator::SupplyBlock(const Request& request, boo
   limited_by_fraction_ =
       has_limit_ && (request.segment_bytes > limit_bytes_ || reserved_bytes() > limit_bytes_ - request.segment_bytes);
   if (limited_by_fraction_) return Supply::kOutOfMemory;
-  return settings_.expandable_segments ? SupplyExpandableBlock(request, block) : AllocateSegment(request, block);
+  if (expandable_) {
+    const Supply supply = SupplyExpandableBlock(request, block);
+    if (expandable_) return supply;
+  }
+  return AllocateSegment(request, block);
 }
 
 DeviceAllocator::Supply DeviceAllocator::AllocateSegment(const Request& request, Block** block) {
@@ -212,7 +216,9 @@ Block* DeviceAllocator::FindExpandableBlock(const Request& request, Supply* fail
     return nullptr;
   }
   void* address = nullptr;
-  if (memory_.ReserveAddress(device_, bytes, &address) != DeviceResult::kOk) return nullptr;
+  const DeviceResult result = memory_.ReserveAddress(device_, bytes, &address);
+  if (result == DeviceResult::kNotSupported) expandable_ = false;  // plain segments from now on
+  if (result != DeviceResult::kOk) return nullptr;
   Block* block = blocks_.New();
   block->address = reinterpret_cast<uintptr_t>(address);
   block->bytes = bytes;

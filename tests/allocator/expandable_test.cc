@@ -94,11 +94,15 @@ TEST_F(Expandable, RequestsLargerThanTheAddressSpaceAreOutOfMemory) {
   EXPECT_EQ(allocator_->Allocate(0, 0, 2 * kGiB, BlockTag()).status, AllocationStatus::kOutOfMemory);
 }
 
-TEST_F(Expandable, NoVirtualMemoryIsADeviceError) {
+TEST_F(Expandable, WithoutVirtualMemoryPlainSegmentsServe) {
+  EXPECT_TRUE(allocator_->UsesExpandableSegments(0));
   SimulatedDeviceOptions options;
   options.has_vmm = false;
   Start("expandable_segments:True", options);
-  EXPECT_EQ(allocator_->Allocate(0, 0, 512, BlockTag()).status, AllocationStatus::kDeviceError);
+  EXPECT_NE(Take(3 * kMiB), nullptr);
+  EXPECT_EQ(observer_.Take(), (Lines{"segment_alloc 20971520", "alloc 3145728"}));
+  EXPECT_FALSE(allocator_->UsesExpandableSegments(0));
+  EXPECT_EQ(Stats().segment[kAllPools].current, 1);
 }
 
 TEST_F(Expandable, DestructionReturnsEveryPage) {
