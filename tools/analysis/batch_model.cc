@@ -1,0 +1,59 @@
+#include "tools/analysis/batch_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace vramledger {
+namespace {
+
+uint64_t Rounded(const Moment& m, Category c) { return m.categories[static_cast<size_t>(c)].rounded; }
+
+bool GrowsTemporaries(Phase p) {
+  return p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute || p == Phase::kEval;
+}
+
+}  // namespace
+
+BatchModel BatchModel::FromTwo(const Timeline& a, uint64_t batch_a, const Timeline& b, uint64_t batch_b) {
+  BatchModel model;
+  for (size_t p = 0; p < kPhaseCount; ++p) {
+    if (!a.phase_peaks[p].seen || !b.phase_peaks[p].seen) continue;
+    const auto ya = static_cast<double>(a.phase_peaks[p].moment.total.rounded), yb = static_cast<double>(b.phase_peaks[p].moment.total.rounded);
+    const double slope = std::max(0.0, (yb - ya) / (static_cast<double>(batch_b) - static_cast<double>(batch_a)));
+    model.lines_[p] = {ya - slope * static_cast<double>(batch_a), slope};
+  }
+  return model;
+}
+
+BatchModel BatchModel::FromOne(const Timeline& t, uint64_t batch) {
+  BatchModel model;
+  for (size_t p = 0; p < kPhaseCount; ++p) {
+    if (!t.phase_peaks[p].seen) continue;
+    const Moment& m = t.phase_peaks[p].moment;
+    uint64_t grows = Rounded(m, Category::kActivation) + Rounded(m, Category::kInput);
+    if (GrowsTemporaries(static_cast<Phase>(p))) grows += Rounded(m, Category::kTemporary);
+    model.lines_[p] = {static_cast<double>(m.total.rounded - grows), static_cast<double>(grows) / static_cast<double>(batch)};
+  }
+  return model;
+}
+
+uint64_t BatchModel::Peak(double batch) const {
+  double peak = 0;
+  for (const Line& line : lines_) peak = std::max(peak, line.fixed + line.per_sample * batch);
+  return static_cast<uint64_t>(std::max(0.0, peak));
+}
+
+std::optional<uint64_t> BatchModel::Largest(uint64_t bytes) const {
+  double largest = -1;
+  const auto limit = static_cast<double>(bytes);
+  for (const Line& line : lines_) {
+    if (line.fixed > limit) return std::nullopt;
+    if (line.per_sample <= 0) continue;
+    const double batch = std::floor((limit - line.fixed) / line.per_sample);
+    largest = largest < 0 ? batch : std::min(largest, batch);
+  }
+  if (largest < 1) return std::nullopt;
+  return static_cast<uint64_t>(std::min(largest, 1e9));
+}
+
+}  // namespace vramledger
