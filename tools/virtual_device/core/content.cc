@@ -101,6 +101,8 @@ void SetFlag() { SetLaunchFlag(kLaunchContent, !Chunks().empty()); }
 
 }  // namespace
 
+void ForkContent(int action) { ForkLock(Lock(), action); }
+
 bool WriteContent(uintptr_t address, const void* from, size_t size) {
   if (size == 0) return true;
   auto bytes = std::make_shared<std::vector<char>>(size);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tools/virtual_device/core/json.h"
+#include "tools/virtual_device/core/state.h"
 
 namespace vd {
 namespace {
@@ -98,6 +99,8 @@ std::string Name(void* address) {
 }
 
 }  // namespace
+
+void ForkHostReads(int action) { ForkLock(TheReads().lock, action); }
 
 void CountHostRead(size_t unknown_bytes) {
   const uint64_t index = g_reads.fetch_add(1, std::memory_order_relaxed);

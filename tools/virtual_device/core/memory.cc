@@ -68,6 +68,8 @@ bool Reserve(uintptr_t base, uint64_t size) {
 bool MappedRange(uintptr_t address, MemoryRange* range);   // memory_vmm.cc
 bool MappedRangeValid(uintptr_t address, uint64_t size);   // memory_vmm.cc
 
+void ForkMemory(int action) { ForkLock(TheSpace().lock, action); }
+
 int ReserveAddressSpace(int device) {
   Space& space = TheSpace();
   const std::lock_guard guard(space.lock);

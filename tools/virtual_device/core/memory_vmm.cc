@@ -62,6 +62,8 @@ std::map<uintptr_t, Mapping>::iterator MappingAt(Vmm& vmm, uintptr_t address) {
 
 }  // namespace
 
+void ForkVmm(int action) { ForkLock(TheVmm().lock, action); }
+
 int PhysicalCreate(int device, uint64_t size, uint64_t* handle) {
   if (size == 0 || size % kGranularity != 0) return kInvalidValue;
   if (const int code = EnsureContext(device); code != kOk) return code;

@@ -90,13 +90,22 @@ void WriteSummary() {
   }
 }
 
+// In the order in which they nest: contexts and mappings hold theirs while they ask for memory.
+void ForkAll(int action) {
+  ForkLock(g_lock, action);
+  ForkVmm(action);
+  ForkMemory(action);
+  ForkContent(action);
+  ForkStreams(action);
+  ForkHostReads(action);
+}
+void BeforeFork() { ForkAll(0); }
+void AfterForkInParent() { ForkAll(1); }
 void AfterForkInChild() {
-  // CUDA cannot be used in a child forked after initialisation; the locks of the parent may be held, so the
-  // child must not touch them: every entry point asks InForkedChild first.
-  if (g_any_active.load() != 0) {
-    g_forked.store(true);
-    g_launch_flags.store(kLaunchColdStart);
-  }
+  ForkAll(2);
+  // As with a real device, CUDA cannot be used in a child forked after initialisation. Only what frees still works.
+  g_forked.store(true);
+  g_launch_flags.store(kLaunchColdStart);
 }
 
 }  // namespace
@@ -129,7 +138,7 @@ int EnsureContext(int device) {
   }
   if (const int code = ChargeMemory(device, GetConfig().context_bytes); code != kOk) return code;
   static const bool once = [] {
-    pthread_atfork(nullptr, nullptr, AfterForkInChild);
+    pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
     std::atexit(WriteSummary);
     return true;
   }();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 
 #include "tools/virtual_device/core/config.h"
 
@@ -72,6 +73,20 @@ VD_API int DeviceCount();  // 0 and no device when the configuration is unusable
 
 // True in a process forked from one that had already used the device: CUDA does not work there.
 VD_API bool InForkedChild();
+
+// A fork must not happen while another thread is inside: each file's locks are taken before it and are new after it.
+// ACTION: 0 take, 1 give back (parent), 2 make new (child).
+void ForkMemory(int action);
+void ForkVmm(int action);
+void ForkContent(int action);
+void ForkStreams(int action);
+void ForkHostReads(int action);
+template <typename Lock>
+void ForkLock(Lock& lock, int action) {
+  if (action == 0) lock.lock();
+  if (action == 1) lock.unlock();
+  if (action == 2) new (&lock) Lock;  // the child's thread is not the one that took it
+}
 
 // Makes CODE the thread's last error. With VRAMLEDGER_VIRTUAL_DEVICE_VERBOSE it also says where from.
 VD_API void RememberError(int code);

@@ -171,9 +171,16 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return Result(vd::OnLaunch(stream));
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
-// The nodes themselves are not kept: a graph here has a number of nodes and no more.
-cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) {
-  *count = 0;
+// The nodes themselves are not kept: a graph here has a number of nodes, and numbers for handles.
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  if (graph == nullptr || count == nullptr) return Result(vd::kInvalidValue);
+  const size_t there = Of(graph)->nodes.load();
+  if (nodes == nullptr) {
+    *count = there;
+    return cudaSuccess;
+  }
+  for (size_t i = 0; i < *count; ++i) nodes[i] = i < there ? reinterpret_cast<cudaGraphNode_t>(i + 1) : nullptr;
+  if (*count > there) *count = there;
   return cudaSuccess;
 }
 cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*, size_t* count) {

@@ -1,20 +1,47 @@
-// NCCL: communicators that know their rank and size. Collectives exchange nothing; like kernels, they may have
-// changed device memory. Group calls and queries start no work.
+// NCCL: communicators that know their rank and size. Nothing is exchanged between processes: what a rank would receive
+// is taken to equal what it sends itself (the usual case of the checks that frameworks make, such as DDP's comparison of
+// parameter shapes); a sum is not known. Only the receiving buffer changes. Group calls and queries start no work.
 #include <nccl.h>
 
 #include <cstdio>
 #include <cstring>
 #include <unistd.h>
 
+#include "tools/virtual_device/core/content.h"
 #include "tools/virtual_device/core/memory.h"
 #include "tools/virtual_device/core/state.h"
+#include "tools/virtual_device/core/streams.h"
 
 struct ncclComm {
   int rank = 0, size = 1, device = 0;
 };
 
 namespace {
-ncclResult_t Work(cudaStream_t stream) { return vd::OnLaunch(stream) == vd::kOk ? ncclSuccess : ncclUnhandledCudaError; }
+size_t Bytes(size_t count, ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat16: case ncclBfloat16: return 2 * count;
+    case ncclInt32: case ncclUint32: case ncclFloat32: return 4 * count;
+    case ncclInt64: case ncclUint64: case ncclFloat64: return 8 * count;
+    default: return count;  // the one-byte types
+  }
+}
+
+// COPIES times SIZE bytes arrive at TO: those at FROM each time, or (null) what is not known.
+ncclResult_t Receive(const void* from, void* to, size_t size, int copies, cudaStream_t stream) {
+  if (vd::EnsureContext() != vd::kOk) return ncclUnhandledCudaError;
+  const auto target = reinterpret_cast<uintptr_t>(to);
+  const auto source = reinterpret_cast<uintptr_t>(from);
+  const size_t all = size * static_cast<size_t>(copies);
+  if (all != 0 && !vd::DeviceRangeValid(target, all)) return ncclInvalidArgument;
+  if (from != nullptr && size != 0 && !vd::DeviceRangeValid(source, size)) return ncclInvalidArgument;
+  if (from == nullptr) {
+    vd::ForgetContent(target, all);
+  } else {
+    for (int i = 0; i < copies; ++i) vd::CopyContent(target + size * static_cast<size_t>(i), source, size);
+  }
+  vd::Enqueue(stream);
+  return ncclSuccess;
+}
 ncclResult_t Make(ncclComm_t* comm, int size, int rank) {
   if (vd::EnsureContext() != vd::kOk) return ncclUnhandledCudaError;
   *comm = new ncclComm{rank, size, vd::g_thread.device};
@@ -103,20 +130,37 @@ ncclResult_t ncclMemFree(void* pointer) {
   return vd::DeviceFree(reinterpret_cast<uintptr_t>(pointer)) == vd::kOk ? ncclSuccess : ncclInvalidArgument;
 }
 
-ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t stream) {
-  return Work(stream);
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
+  const bool same = comm->size == 1 || op == ncclMax || op == ncclMin || op == ncclAvg;
+  return Receive(same ? from : nullptr, to, Bytes(count, type), 1, stream);
 }
-ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t stream) { return Work(stream); }
-ncclResult_t ncclBcast(void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t stream) { return Work(stream); }
-ncclResult_t ncclReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t stream) {
-  return Work(stream);
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
+  return Receive(from, to, Bytes(count, type), 1, stream);
 }
-ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t stream) { return Work(stream); }
-ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t stream) {
-  return Work(stream);
+ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
+  return Receive(buffer, buffer, Bytes(count, type), 1, stream);
 }
-ncclResult_t ncclAlltoAll(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t stream) { return Work(stream); }
-ncclResult_t ncclSend(const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t stream) { return Work(stream); }
-ncclResult_t ncclRecv(void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t stream) { return Work(stream); }
+ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
+                        cudaStream_t stream) {
+  if (comm->rank == root) return ncclAllReduce(from, to, count, type, op, comm, stream);
+  return Receive(nullptr, nullptr, 0, 1, stream);
+}
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  return Receive(from, to, Bytes(count, type), comm->size, stream);
+}
+ncclResult_t ncclReduceScatter(const void*, void* to, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t,
+                               cudaStream_t stream) {
+  return Receive(nullptr, to, Bytes(count, type), 1, stream);
+}
+ncclResult_t ncclAlltoAll(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  return Receive(from, to, Bytes(count, type) * static_cast<size_t>(comm->size), 1, stream);
+}
+ncclResult_t ncclSend(const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t stream) {
+  return Receive(nullptr, nullptr, 0, 1, stream);
+}
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
+  return Receive(nullptr, to, Bytes(count, type), 1, stream);
+}
 
 }  // extern "C"

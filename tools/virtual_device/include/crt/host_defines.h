@@ -9,20 +9,11 @@
 #define __constant__
 #define __managed__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __no_return__ __attribute__((noreturn))
-#define __noinline__ __attribute__((noinline))
-#define __thread__ __thread
-#define __import__
-#define __export__
-#define __cdecl
-#define __annotate__(a)
-#define __location__(a)
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_align__(n) __align__(n)
 #define __device_builtin__
 #define __device_builtin_texture_type__
 #define __device_builtin_surface_type__
 #define __cudart_builtin__
-#define __specialization_static
 #define CUDARTAPI
 #define CUDARTAPI_CDECL

@@ -1,0 +1,118 @@
+#include "tools/virtual_device/launch.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+#include "tools/virtual_device/elf_file.h"
+
+namespace vd {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder that looks like one of stand-ins.
+class LaunchTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "vd_launch" + std::to_string(getpid());  // tests run side by side
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ + "/devices");
+    std::ofstream(folder_ + "/libcudart.so.13") << "";
+    fs::copy(std::string(VD_DEVICES) + "/t4.json", folder_ + "/devices/t4.json");
+    setenv("VRAMLEDGER_VIRTUAL_DEVICE_DIR", folder_.c_str(), 1);
+    unsetenv("LD_PRELOAD");
+    options_.device = "t4";
+    options_.command = {"/bin/sh", "-c", "true"};
+    options_.allocator = "native";
+  }
+  Launch Prepare() { return PrepareLaunch(options_); }
+  std::string folder_;
+  LaunchOptions options_;
+};
+
+TEST_F(LaunchTest, ComposesTheEnvironment) {
+  options_.memory = "2GiB";
+  options_.devices = 2;
+  options_.delay_seed = "4";
+  const Launch launch = Prepare();
+  ASSERT_EQ(launch.error, "");
+  EXPECT_EQ(launch.environment.at("LD_PRELOAD"), folder_ + "/libcudart.so.13");
+  EXPECT_EQ(launch.environment.at("TRITON_LIBCUDA_PATH"), folder_);
+  EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE"), "t4");
+  EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY"), "2147483648");
+  EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE_COUNT"), "2");
+  EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER"), "up");
+  EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED"), "4");
+  EXPECT_EQ(launch.program, "/bin/sh");
+}
+
+TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
+  const std::string python = folder_ + "/python3";
+  fs::copy("/bin/sh", python);
+  options_.allocator = "plugin";
+  options_.trace = "/tmp/a.vlt";
+  options_.command = {python, "-u", "-X", "dev", "train.py", "--batch", "4"};
+  const Launch launch = Prepare();
+  ASSERT_EQ(launch.error, "");
+  const std::vector<std::string> expected = {python, "-u", "-X", "dev", "-m", "vramledger", "run", "--trace", "/tmp/a.vlt",
+                                             "train.py", "--batch", "4"};
+  EXPECT_EQ(launch.command, expected);
+  EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE_REPORT"), "/tmp/a.vlt.device.json");
+  options_.command = {python, "-m", "package.train"};
+  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--trace", "/tmp/a.vlt", "-m", "package.train"}));
+}
+
+TEST_F(LaunchTest, EveryRefusalIsASentence) {
+  const auto refusal = [&](auto change) {
+    const LaunchOptions before = options_;
+    change(options_);
+    const std::string error = Prepare().error;
+    options_ = before;
+    return error;
+  };
+  EXPECT_EQ(refusal([](auto& o) { o.device = "h1000"; }), "there is no virtual device 'h1000'; known: t4");
+  EXPECT_NE(refusal([](auto& o) { o.memory = "lots"; }).find("'lots' is not a size"), std::string::npos);
+  EXPECT_NE(refusal([](auto& o) { o.memory = "0"; }), "");
+  EXPECT_NE(refusal([](auto& o) { o.devices = 0; }), "");
+  EXPECT_NE(refusal([](auto& o) { o.address_order = "left"; }), "");
+  EXPECT_NE(refusal([](auto& o) { o.delay_seed = "x"; }), "");
+  EXPECT_NE(refusal([](auto& o) { o.command = {"no-such-program"}; }).find("was not found"), std::string::npos);
+  EXPECT_NE(refusal([](auto& o) { o.command = {}; }), "");
+  EXPECT_NE(refusal([](auto& o) { o.trace = "t.vlt"; }).find("writes no trace"), std::string::npos);
+  EXPECT_NE(refusal([](auto& o) { o.allocator = "observe"; }).find("is not there yet"), std::string::npos);
+  EXPECT_NE(refusal([](auto& o) { o.allocator = "plugin"; }).find("must be python"), std::string::npos);
+  setenv("VRAMLEDGER_VIRTUAL_DEVICE_DIR", "/no/such/folder", 1);
+  EXPECT_NE(Prepare().error.find("are not there"), std::string::npos);
+}
+
+TEST(ParseSize, Units) {
+  const auto size = [](const char* text) {
+    uint64_t bytes = 0;
+    return ParseSize(text, &bytes) ? bytes : 0;
+  };
+  EXPECT_EQ(size("24GiB"), 24ull << 30);
+  EXPECT_EQ(size("24G"), 24ull << 30);
+  EXPECT_EQ(size("24GB"), 24000000000u);
+  EXPECT_EQ(size("1.5KiB"), 1536u);
+  EXPECT_EQ(size("123"), 123u);
+  EXPECT_EQ(size("123B"), 123u);
+  for (const char* bad : {"", "x", "-1", "1X", "1GiBs", "GiB", "0", "1e300", "nan", "inf"}) EXPECT_EQ(size(bad), 0u) << bad;
+}
+
+TEST(ElfFile, ReadsThisSystemsLibrariesAndRefusesText) {
+  bool found = false;
+  for (const ElfSymbol& symbol : ReadElfSymbols("/proc/self/exe")) found = found || (symbol.name == "setenv" && !symbol.defined);
+  EXPECT_TRUE(found);
+  const std::string file = testing::TempDir() + "/not_elf";
+  std::ofstream(file) << std::string(200, 'x');
+  EXPECT_THROW(ReadElfSymbols(file), std::runtime_error);
+  EXPECT_THROW(ReadElfSymbols("/no/such/file"), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace vd

@@ -1,0 +1,146 @@
+// The runtime's and the driver's own functions, called as a program calls them.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+extern "C" unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st* stream);
+extern "C" cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream);
+
+namespace {
+
+TEST(Runtime, ErrorsAreRememberedOncePerThread) {
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, size_t{1} << 50), cudaErrorMemoryAllocation);
+  std::thread([] { EXPECT_EQ(cudaGetLastError(), cudaSuccess); }).join();
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST(Runtime, ALaunchWithImpossibleBlocksFails) {
+  EXPECT_EQ(cudaLaunchKernel(nullptr, dim3(1), dim3(1), nullptr, 0, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaLaunchKernel(nullptr, dim3(1), dim3(1025), nullptr, 0, nullptr), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(cudaLaunchKernel(nullptr, dim3(0), dim3(32), nullptr, 0, nullptr), cudaErrorInvalidConfiguration);
+  cudaGetLastError();
+}
+
+TEST(Runtime, PropertiesAndAttributesAgree) {
+  cudaDeviceProp p;
+  ASSERT_EQ(cudaGetDeviceProperties(&p, 0), cudaSuccess);
+  EXPECT_STREQ(p.name, "Tesla T4");
+  int sms = 0, major = 0;
+  EXPECT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
+  EXPECT_EQ(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0), CUDA_SUCCESS);
+  EXPECT_EQ(sms, p.multiProcessorCount);
+  EXPECT_EQ(major, p.major);
+  EXPECT_EQ(cudaGetDeviceProperties(&p, 2), cudaErrorInvalidDevice);
+  cudaGetLastError();
+}
+
+// 1,024 threads and 64 KiB of registers at 32 each: one block of 1,024 on a device with 1,024 threads per multiprocessor.
+TEST(Runtime, OccupancyFollowsTheDevice) {
+  int blocks = 0;
+  EXPECT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nullptr, 1024, 0), cudaSuccess);
+  EXPECT_EQ(blocks, 1);
+  EXPECT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nullptr, 128, 0), cudaSuccess);
+  EXPECT_EQ(blocks, 8);
+  EXPECT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nullptr, 128, 40000), cudaSuccess);
+  EXPECT_EQ(blocks, 1);
+}
+
+TEST(Runtime, CaptureCountsWorkAndForbidsAllocation) {
+  cudaStream_t stream, other;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  cudaStreamCaptureStatus status;
+  EXPECT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, 512), cudaErrorStreamCaptureUnsupported);
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  EXPECT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&pointer, 512), cudaSuccess);
+  EXPECT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+  cudaEvent_t event;
+  ASSERT_EQ(cudaEventCreate(&event), cudaSuccess);
+  EXPECT_EQ(cudaLaunchKernel(nullptr, dim3(1), dim3(32), nullptr, 0, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event, 0), cudaSuccess);  // draws the other stream in
+  EXPECT_EQ(cudaLaunchKernel(nullptr, dim3(1), dim3(32), nullptr, 0, other), cudaSuccess);
+  cudaGraph_t graph;
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  size_t nodes = 0;
+  EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
+  EXPECT_EQ(nodes, 2u);
+  EXPECT_EQ(cudaStreamIsCapturing(other, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusNone);
+  cudaGraphExec_t executable;
+  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaFree(pointer), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST(Driver, NoPrivateTableIsOffered) {
+  const void* table = &table;
+  CUuuid id = {};
+  EXPECT_EQ(cuGetExportTable(&table, &id), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(table, nullptr);
+}
+
+TEST(Driver, EntryPointsAreItsOwn) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult status;
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuMemCreate", &function, 12000, 0, &status), cudaSuccess);
+  EXPECT_EQ(function, reinterpret_cast<void*>(&cuMemCreate));
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuMemAlloc", &function, 12000, 0, &status), cudaSuccess);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(reinterpret_cast<CUresult (*)(CUdeviceptr*, size_t)>(function)(&address, 512), CUDA_SUCCESS);
+  EXPECT_NE(address, 0u);
+  EXPECT_EQ(cuMemFree(address), CUDA_SUCCESS);
+  EXPECT_NE(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 12000, 0, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaDriverEntryPointSymbolNotFound);
+  cudaGetLastError();
+}
+
+// The functions that PyTorch calls around every kernel. The bound is loose (shared machines); the figures are printed.
+TEST(Runtime, HotFunctionsAreCheap) {
+  const auto measure = [](const char* name, auto function) {
+    constexpr int kCalls = 2'000'000;
+    for (int i = 0; i < 1000; ++i) function();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) function();
+    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls;
+    std::printf("%-28s %6.1f ns\n", name, ns);
+    EXPECT_LT(ns, 100) << name;
+  };
+  int device = 0;
+  cudaStreamCaptureStatus status;
+  measure("cudaGetDevice", [&] { cudaGetDevice(&device); });
+  measure("cudaGetLastError", [&] { cudaGetLastError(); });
+  measure("cudaPeekAtLastError", [&] { cudaPeekAtLastError(); });
+  measure("cudaSetDevice", [&] { cudaSetDevice(0); });
+  measure("cudaLaunchKernel", [&] { cudaLaunchKernel(nullptr, dim3(1), dim3(32), nullptr, 0, nullptr); });
+  measure("push and pop configuration", [&] {
+    dim3 grid, block;
+    size_t shared = 0;
+    void* stream = nullptr;
+    __cudaPushCallConfiguration(dim3(1), dim3(32), 0, nullptr);
+    __cudaPopCallConfiguration(&grid, &block, &shared, &stream);
+  });
+  measure("cudaStreamIsCapturing", [&] { cudaStreamIsCapturing(nullptr, &status); });
+  measure("cudaStreamSynchronize", [&] { cudaStreamSynchronize(nullptr); });
+  measure("cudaStreamQuery", [&] { cudaStreamQuery(nullptr); });
+}
+
+}  // namespace
