@@ -99,7 +99,7 @@ def stub(name, library, parameters):
                 break
             unused = "".join(f" (void)p{i};" for i in range(len(parameters)))
             nominal = weak.replace("weak,", 'weak, section("vd_nominal"),')
-            return f"{nominal}({', '.join(arguments)}) {{{unused}{body} return 0; }}"
+            return f"{nominal}({', '.join(arguments)}) {{{unused} VD_NOMINAL(\"{name}\");{body} return 0; }}"
     return f"VD_UNIMPLEMENTED({name})"
 
 

@@ -32,7 +32,26 @@ std::mutex g_lock;
 std::array<std::atomic<bool>, kMostDevices> g_active{};
 std::atomic<bool> g_forked{false};
 std::atomic<int> g_any_active{0};
-std::set<std::string>* g_unimplemented = nullptr;  // under g_lock
+// Functions that were called and are not implemented, or answered a made-up size. Under g_lock.
+using Names = std::set<std::string>;
+Names* g_unimplemented = nullptr;
+Names* g_nominal = nullptr;
+
+void AddName(Names** names, const char* name) {
+  const std::lock_guard guard(g_lock);
+  if (*names == nullptr) *names = new Names;
+  (*names)->insert(name);
+}
+
+std::string NamesJson(const Names* names) {
+  std::string out;
+  const std::lock_guard guard(g_lock);
+  for (const std::string& name : names != nullptr ? *names : Names{}) {
+    if (!out.empty()) out += ", ";
+    out += JsonQuote(name);
+  }
+  return out;
+}
 
 // The summary of the process, for whoever started it. A second process that was given the same file (a spawned
 // worker that used the device) writes beside it.
@@ -51,31 +70,24 @@ void WriteSummary() {
     if (out == nullptr) {
       std::fprintf(stderr, "vramledger virtual device: cannot write the summary %s\n", file.c_str());
     } else {
-      std::string peaks, unimplemented;
+      std::string peaks;
       for (int i = 0; i < config.device_count; ++i) {
         if (i != 0) peaks += ", ";
         peaks += std::to_string(PeakMemoryUse(i));
       }
-      {
-        const std::lock_guard guard(g_lock);
-        if (g_unimplemented != nullptr) {
-          for (const std::string& name : *g_unimplemented) {
-            if (!unimplemented.empty()) unimplemented += ", ";
-            unimplemented += JsonQuote(name);
-          }
-        }
-      }
+      const std::string unimplemented = NamesJson(g_unimplemented);
+      const std::string nominal = NamesJson(g_nominal);
       std::fprintf(out,
                    "{\n  \"schema\": \"vramledger.virtual_device/1\",\n  \"device\": %s,\n  \"device_count\": %d,\n"
                    "  \"memory_bytes\": %llu,\n  \"context_bytes\": %llu,\n  \"address_order\": \"%s\",\n"
                    "  \"delayed\": %s,\n  \"kernel_launches\": %llu,\n  \"peak_device_used_bytes\": [%s],\n"
-                   "  \"unimplemented\": [%s],\n  \"host_reads\": %llu,\n  \"host_read_bytes\": %llu,\n"
+                   "  \"unimplemented\": [%s],\n  \"nominal_sizes\": [%s],\n  \"host_reads\": %llu,\n  \"host_read_bytes\": %llu,\n"
                    "  \"host_read_sites\": %s\n}\n",
                    JsonQuote(config.model.id).c_str(), config.device_count,
                    static_cast<unsigned long long>(config.memory_bytes),
                    static_cast<unsigned long long>(config.context_bytes), config.address_down ? "down" : "up",
                    config.delayed ? "true" : "false", static_cast<unsigned long long>(g_launches.load()), peaks.c_str(),
-                   unimplemented.c_str(), static_cast<unsigned long long>(reads.reads),
+                   unimplemented.c_str(), nominal.c_str(), static_cast<unsigned long long>(reads.reads),
                    static_cast<unsigned long long>(reads.bytes), HostReadSitesJson().c_str());
       std::fclose(out);
     }
@@ -179,11 +191,13 @@ void RememberError(int code) {
 int ReportUnimplemented(const char* name, std::atomic<bool>* said, int code) {
   if (!said->exchange(true)) {
     std::fprintf(stderr, "vramledger virtual device: %s is not implemented and returned \"not supported\"\n", name);
-    const std::lock_guard guard(g_lock);
-    if (g_unimplemented == nullptr) g_unimplemented = new std::set<std::string>;
-    g_unimplemented->insert(name);
+    AddName(&g_unimplemented, name);
   }
   return code;
+}
+
+void NoteNominal(const char* name, std::atomic<bool>* noted) {
+  if (!noted->load(std::memory_order_relaxed) && !noted->exchange(true)) AddName(&g_nominal, name);
 }
 
 }  // namespace vd

@@ -94,4 +94,12 @@ VD_API void RememberError(int code);
 // Prints "vramledger virtual device: NAME is not implemented ..." once per flag; returns `code`.
 VD_API int ReportUnimplemented(const char* name, std::atomic<bool>* said, int code);
 
+// Puts NAME on the summary's list of functions that answered a made-up size; silent.
+VD_API void NoteNominal(const char* name, std::atomic<bool>* noted);
+#define VD_NOMINAL(name)                     \
+  do {                                       \
+    static std::atomic<bool> noted{false};   \
+    ::vd::NoteNominal(name, &noted);         \
+  } while (false)
+
 }  // namespace vd

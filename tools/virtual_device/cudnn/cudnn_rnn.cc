@@ -142,6 +142,7 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t descri
 
 cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t, cudnnRNNDescriptor_t descriptor, cudnnForwardMode_t mode,
                                         cudnnRNNDataDescriptor_t data, size_t* work, size_t* reserve) {
+  VD_NOMINAL("cudnnGetRNNTempSpaceSizes");
   const auto get = VD_REAL(cudnnGetRNNDataDescriptor);
   Shape s;
   if (get == nullptr || !Find(descriptor, &s)) return CUDNN_STATUS_BAD_PARAM;
