@@ -155,6 +155,13 @@ def test_several_devices():
     """, devices=2)
 
 
+@pytest.mark.parametrize("visible, count", [("0", 1), ("1,0", 2), ("", 0), ("-1", 0), ("0,7,1", 1)])
+def test_visible_devices(visible, count):
+    script = "import torch; print(torch.cuda.device_count(), torch.cuda.is_available())"
+    result = virtual_device.run(script, devices=2, env={"CUDA_VISIBLE_DEVICES": visible})
+    assert result.stdout == f"{count} {count > 0}\n"
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_data_loader_workers(start):
     result = virtual_device.run(f"""

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 
 namespace vd {
@@ -24,6 +25,26 @@ uint64_t NumberOr(const char* name, uint64_t otherwise) {
   return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
 }
 
+// How many of COUNT devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first that is not one of them, as CUDA
+// reads it. The devices are alike, so only the number matters.
+int VisibleDevices(int count) {
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (list == nullptr) return count;
+  int visible = 0;
+  while (*list != '\0') {
+    char* end = nullptr;
+    const long index = std::strtol(list, &end, 10);
+    const bool by_number = end != list && (*end == ',' || *end == '\0') && index >= 0 && index < count;
+    const bool by_name = std::strncmp(list, "GPU-", 4) == 0;
+    if ((!by_number && !by_name) || visible == count) break;
+    ++visible;
+    const char* comma = std::strchr(list, ',');
+    if (comma == nullptr) break;
+    list = comma + 1;
+  }
+  return visible;
+}
+
 Config ReadConfig() {
   Config config;
   const char* wanted = Variable("VRAMLEDGER_VIRTUAL_DEVICE");
@@ -38,7 +59,7 @@ Config ReadConfig() {
   config.device_count = static_cast<int>(NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_COUNT", 1));
   if (config.device_count < 0) config.device_count = 0;
   if (config.device_count > kMostDevices) config.device_count = kMostDevices;
-  if (!config.error.empty()) config.device_count = 0;
+  config.device_count = config.error.empty() ? VisibleDevices(config.device_count) : 0;
   config.memory_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY", config.model.total_memory_bytes);
   config.context_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT", kDefaultContextBytes);
   const char* order = Variable("VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER");

@@ -16,11 +16,9 @@
 namespace vd {
 namespace {
 
-// Copies below this many bytes through the kernel, which answers a bad pointer with an error instead of a signal.
-// Larger ones would pay twice for page faults, so they are checked at both ends and copied directly in pieces.
+// A copy through the kernel, which answers a bad pointer with an error instead of a signal.
 bool SafeCopy(void* to, const void* from, size_t size, bool check_source) {
-  // The kernel call moves bytes between two ranges of this very process. Where it is not permitted (a container),
-  // fall back to a plain copy.
+  // Between two ranges of this very process. Where the call is not permitted (some containers), a plain copy.
   iovec local{}, remote{};
   size_t done = 0;
   while (done < size) {
@@ -49,7 +47,7 @@ bool SafeCopy(void* to, const void* from, size_t size, bool check_source) {
 
 struct Chunk {
   uint64_t size = 0;
-  std::shared_ptr<std::vector<char>> bytes;  // null: the pattern repeats
+  std::shared_ptr<char[]> bytes;  // null: the pattern repeats
   size_t offset = 0;                         // into bytes, or phase of the pattern
   char pattern[16] = {};
   uint8_t pattern_size = 0;
@@ -62,7 +60,7 @@ struct Chunk {
   }
   void CopyTo(char* to, uint64_t from, uint64_t length) const {
     if (bytes) {
-      std::memcpy(to, bytes->data() + offset + from, length);
+      std::memcpy(to, bytes.get() + offset + from, length);
     } else if (pattern_size == 1) {
       std::memset(to, pattern[0], length);
     } else {
@@ -105,8 +103,8 @@ void ForkContent(int action) { ForkLock(Lock(), action); }
 
 bool WriteContent(uintptr_t address, const void* from, size_t size) {
   if (size == 0) return true;
-  auto bytes = std::make_shared<std::vector<char>>(size);
-  if (!SafeCopy(bytes->data(), from, size, true)) return false;
+  std::shared_ptr<char[]> bytes(new char[size]);  // not cleared: all of it is written
+  if (!SafeCopy(bytes.get(), from, size, true)) return false;
   Chunk chunk;
   chunk.size = size;
   chunk.bytes = std::move(bytes);
