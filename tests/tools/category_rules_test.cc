@@ -42,6 +42,12 @@ TEST(CategoryRules, ForwardBlocks) {
     f.alive_at_backward_start = true;
     EXPECT_EQ(Categorize(f), Category::kActivation);
   }
+  // Kept for ever: the model's, when nothing is named; an activation that leaked, when parameters have names.
+  BlockFacts kept = Born(Phase::kForward);
+  kept.alive_at_backward_start = kept.alive_at_later_backward = kept.before_first_backward_end = true;
+  EXPECT_EQ(Categorize(kept), Category::kParameter);
+  kept.names_known = true;
+  EXPECT_EQ(Categorize(kept), Category::kActivation);
   BlockFacts crash = Born(Phase::kForward);
   crash.alive_at_end = true;
   EXPECT_EQ(Categorize(crash), Category::kActivation);

@@ -8,6 +8,7 @@ void BlockTable::Name(const Event& e) {
     ++unmatched_names_;
     return;
   }
+  any_parameter_named_ |= e.flags == static_cast<uint8_t>(Role::kParameter);
   const Role role = e.flags < kRoleCount ? static_cast<Role>(e.flags) : Role::kNone;
   const Role stronger = StrongerRole(b->role, role);
   if (stronger != b->role || b->name == 0) b->name = e.a;
@@ -20,6 +21,7 @@ BlockFacts BlockTable::Facts(const Block& b, bool at_end, uint32_t workspace_sit
   f.flags = b.flags;
   f.role = b.role;
   f.requested_bytes = b.requested;
+  f.names_known = any_parameter_named_;
   f.before_trace = before_site != 0 && b.module == before_site;
   f.workspace_hint = workspace_site != 0 && b.module == workspace_site;
   f.first_of_size_on_thread = b.first_of_size_on_thread;

@@ -131,6 +131,7 @@ class BlockTable {
   uint64_t unmatched_frees_ = 0;
   uint64_t unmatched_names_ = 0;
   uint32_t step_ = 1;
+  bool any_parameter_named_ = false;
 };
 
 }  // namespace vramledger

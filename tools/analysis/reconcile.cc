@@ -113,14 +113,14 @@ class Builder {
     const uint64_t sequence = t.category_peaks[static_cast<size_t>(Category::kActivation)].sequence;
     std::map<std::string, uint64_t> places;
     for (const BlockGroup& g : GroupsAt(**source, hindsight_, t.device, sequence, Category::kActivation)) {
-      places[g.site.empty() ? "outside every module (such as the loss)" : Pattern(g.site)] += g.bytes.requested;
+      places[g.site.empty() ? std::string("saved outside every module (such as the loss)") : Cat("saved in ", Pattern(g.site))] += g.bytes.requested;
     }
     std::vector<std::pair<uint64_t, std::string>> ranked;
     for (const auto& [place, bytes] : places) ranked.emplace_back(bytes, place);
     std::sort(ranked.rbegin(), ranked.rend());
     uint64_t rest = 0;
     for (size_t i = 0; i < ranked.size(); ++i) {
-      if (i < kPlaces) row->differences.push_back({Cat("saved in ", ranked[i].second), static_cast<int64_t>(ranked[i].first)});
+      if (i < kPlaces) row->differences.push_back({ranked[i].second, static_cast<int64_t>(ranked[i].first)});
       else rest += ranked[i].first;
     }
     if (rest != 0) row->differences.push_back({Cat("saved in ", ranked.size() - kPlaces, " other places"), static_cast<int64_t>(rest)});

@@ -85,7 +85,7 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
     for (const Difference& d : row.differences) differences.Row({d.name, Signed(d.bytes)});
     out += differences.Text(4);
     if (!row.note.empty()) out += Cat("    analytic: ", row.note, ".\n");
-    if (row.category == "activation" && row.textbook && row.traced.requested > *row.textbook) {
+    if (row.category == "activation" && row.textbook && row.traced.requested > *row.textbook + *row.textbook / 20) {
       out += Cat("    The rule of thumb counts one output a layer; autograd keeps what each operator's backward needs, here ",
                  Percent(static_cast<double>(row.traced.requested) / static_cast<double>(*row.textbook)), " of it.\n");
     }

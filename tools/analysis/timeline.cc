@@ -98,9 +98,10 @@ class Pass {
     FragmentationQuestion q;
     q.device = out_.device;
     const uint64_t clock = table_.clock();
-    const uint64_t asking = event_ != nullptr && event_->kind == RecordKind::kAlloc ? event_->stream : ~uint64_t{0};
-    q.stream_asks = [this, clock, asking](uint64_t stream) {
-      if (stream == asking) return true;
+    const Event* event = event_;
+    q.stream_asks = [this, clock, event](uint64_t stream) {
+      // At the end nobody asks any more, so no stream is told apart.
+      if (event == nullptr || (IsMemoryRecord(event->kind) && event->stream == stream)) return true;
       const auto it = hindsight_.last_allocation.find(static_cast<uint64_t>(out_.device) << 32 | stream);
       return it != hindsight_.last_allocation.end() && it->second > clock;
     };

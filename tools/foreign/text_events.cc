@@ -1,5 +1,7 @@
 #include "tools/foreign/text_events.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +32,7 @@ absl::Status Unroll(const std::vector<Line>& in, size_t begin, size_t end, int d
       continue;
     }
     uint32_t times = 0;
-    if (depth == 3 || !ParseInteger(in[i].text.substr(6), &times)) return Bad(in[i], "repeat needs a number, and nests 3 deep");
+    if (depth == 3 || !ParseInteger(std::string_view(in[i].text).substr(std::min<size_t>(7, in[i].text.size())), &times)) return Bad(in[i], "repeat needs a number, and nests 3 deep");
     size_t close = i + 1;
     for (int open = 1; close < end; ++close) {
       if (in[close].text.starts_with("repeat")) ++open;
@@ -221,7 +223,8 @@ absl::StatusOr<std::shared_ptr<const EventList>> ReadTextEvents(std::string_view
     ++number;
     std::string_view line = raw;
     const bool is_meta = line.starts_with("meta");
-    if (const size_t hash = line.find('#'); hash != std::string_view::npos && !is_meta) line = line.substr(0, hash);
+    if (line.starts_with("#")) continue;
+    if (const size_t hash = line.find(" #"); hash != std::string_view::npos && !is_meta) line = line.substr(0, hash);
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
     while (!line.empty() && line.front() == ' ') line.remove_prefix(1);
     if (number == 1 || line.empty()) continue;

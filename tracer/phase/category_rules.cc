@@ -19,10 +19,12 @@ bool IsWorkspace(const BlockFacts& f) {
 // Not recorded as autograd's: inference mode, or signals that say grad mode was off outside a custom Function.
 bool KeepsNoGraph(const BlockFacts& f) { return (f.flags & kFlagSignals) != 0 && (f.flags & kFlagInference) != 0; }
 
+// Without names: whatever outlives two backwards was no activation of either; made before the first one ended, it is the model's.
+bool BelongsToTheModel(const BlockFacts& f) { return !f.names_known && f.alive_at_later_backward && f.before_first_backward_end; }
+
 Category FromForward(const BlockFacts& f) {
   if (KeepsNoGraph(f)) return Category::kTemporary;
-  // Whatever outlives two backwards was no activation of either; made before the first one ended, it belongs to the model.
-  if (f.alive_at_later_backward && f.before_first_backward_end) return Category::kParameter;
+  if (BelongsToTheModel(f)) return Category::kParameter;
   if (f.alive_at_backward_start) return Category::kActivation;
   // The trace stops inside the forward (a crash, a failed request): what is still there waits for a backward.
   if (f.alive_at_end) return Category::kActivation;
@@ -88,7 +90,7 @@ Category Categorize(const BlockFacts& f) {
       return Category::kInput;
     case Phase::kIdle:
       // Made between the phases by the script itself: what a forward then sees is its input.
-      if (f.alive_at_later_backward && f.before_first_backward_end) return Category::kParameter;
+      if (BelongsToTheModel(f)) return Category::kParameter;
       return f.alive_at_forward_start || f.alive_at_backward_start ? Category::kInput : Category::kTemporary;
     case Phase::kCommunication:
       return Category::kCommunication;

@@ -15,6 +15,7 @@ struct BlockFacts {
   uint8_t flags = 0;        // MemoryFlags of the allocation
   Role role = Role::kNone;  // the strongest role that a name record gave it
   uint64_t requested_bytes = 0;
+  bool names_known = false;               // modules were walked: what is a parameter has a name that says so
   bool before_trace = false;              // alive when the recording began: nothing is known of its birth
   Phase free_phase = Phase::kUnknown;     // where it was freed; used only for blocks from before the recording
   bool workspace_hint = false;            // a stack frame or a name says that a library took it as its workspace

@@ -1,0 +1,182 @@
+#include "tools/analysis/advise.h"
+
+#include <gtest/gtest.h>
+
+#include "tools/analysis/batch_model.h"
+#include "tools/analysis/reconcile.h"
+#include "tools/analysis/timeline.h"
+#include "tools/foreign/text.h"
+#include "tools/foreign/text_events.h"
+
+namespace vramledger {
+namespace {
+
+// Two blocks of a list, 10 MiB of weights, 1 MiB of input and 8 MiB of activations a sample and block.
+EventInput Input(int batch) {
+  const std::string layers = Cat(
+      R"([{"name":"layer.0.fc","class":"Linear","in_shape":[)", batch, R"(,262144],"out_shape":[)", batch, R"(,262144],"element_bytes":4},)"
+      R"({"name":"layer.1.fc","class":"Linear","in_shape":[)", batch, R"(,262144],"out_shape":[)", batch, R"(,262144],"element_bytes":4}])");
+  const std::string text = Cat("vramledger events 1\nmeta {\"batch_size\":", batch, R"(,"models":[{"name":"Net","class":"Net","parameters":[)"
+      R"({"name":"layer.0.fc.weight","numel":2621440,"element_bytes":4,"trainable":true},{"name":"layer.1.fc.weight","numel":2621440,"element_bytes":4,"trainable":true}],)"
+      R"("layers":)", layers, R"(}],"optimizers":[{"name":"AdamW#1","class":"AdamW","state_keys":["step","exp_avg","exp_avg_sq"],"param_count":5242880,"tensor_count":2}]})",
+      R"(
+phase load
+alloc w0 10M
+name w0 parameter Net.layer.0.fc.weight
+alloc w1 10M
+name w1 parameter Net.layer.1.fc.weight
+phase data
+alloc in )", batch, R"(M
+repeat 2
+phase forward
+alloc a0 )", 8 * batch, R"(M module=Net.layer.0.fc
+alloc a1 )", 8 * batch, R"(M module=Net.layer.1.fc
+phase backward
+alloc g1 10M
+free a1
+alloc g0 10M
+free a0
+name g0 gradient Net.layer.0.fc.weight.grad
+name g1 gradient Net.layer.1.fc.weight.grad
+phase optimizer
+alloc m{i} 20M
+alloc v{i} 20M
+free m{i}
+free v{i}
+step AdamW#1
+phase zero_grad
+free g0
+free g1
+end
+)");
+  const auto list = ReadTextEvents(text);
+  EXPECT_TRUE(list.ok()) << list.status();
+  return EventInput::FromList("test", *list);
+}
+
+const Suggestion* Find(const Advice& a, const std::string& id) {
+  for (const Suggestion& s : a.suggestions) {
+    if (s.id == id) return &s;
+  }
+  return nullptr;
+}
+
+TEST(Advise, LargestBatchFromOneTraceAndFromTwoAgree) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  question.headroom_share = 0;
+  const auto one = Advise(Input(4), nullptr, question);
+  ASSERT_TRUE(one.ok()) << one.status();
+  const EventInput second = Input(8);
+  const auto two = Advise(Input(4), &second, question);
+  ASSERT_TRUE(two.ok()) << two.status();
+  for (const Advice* a : {&*one, &*two}) {
+    const Suggestion* s = Find(*a, "LARGEST_BATCH");
+    ASSERT_NE(s, nullptr);
+    EXPECT_TRUE(s->fits);
+    const auto largest = s->settings["batch_size"].get<int>();
+    // The prediction is what a run at that batch gives, and one sample more would not fit.
+    const auto run = Analyze(Input(largest));
+    EXPECT_NEAR(static_cast<double>(run->timeline.peak.total.rounded), static_cast<double>(s->predicted_peak), 1 << 20);
+    EXPECT_GT(Analyze(Input(largest + 1))->timeline.peak.total.rounded, question.capacity);
+  }
+  EXPECT_FALSE(Advise(Input(4), &second, question)->suggestions.empty());
+  const EventInput same = Input(4);
+  EXPECT_FALSE(Advise(Input(4), &same, question).ok());
+}
+
+TEST(Advise, CheckpointingKeepsInputsAndOneBlock) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const auto a = Advise(Input(8), nullptr, question);
+  ASSERT_TRUE(a.ok());
+  const Suggestion* s = Find(*a, "CHECKPOINTING");
+  ASSERT_NE(s, nullptr);
+  // 2 blocks x 64 MiB become 2 inputs of 8 MiB and 64 MiB: 48 MiB less, in the backward.
+  EXPECT_EQ(a->baseline_peak - s->predicted_peak, uint64_t{48} << 20);
+  EXPECT_GT(s->time_factor, 1.0);
+}
+
+TEST(Advise, AccumulationWhenItDoesNotFit) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{130} << 20;
+  question.headroom_share = 0;
+  const auto a = Advise(Input(8), nullptr, question);
+  ASSERT_TRUE(a.ok());
+  EXPECT_FALSE(a->baseline_fits);
+  const Suggestion* s = Find(*a, "ACCUMULATION");
+  ASSERT_NE(s, nullptr);
+  EXPECT_EQ(s->settings["accumulation_steps"], 2);
+  EXPECT_TRUE(s->fits);
+}
+
+TEST(Advise, WithoutABatchSizeItSaysSo) {
+  const auto list = ReadTextEvents("vramledger events 1\nphase forward\nalloc a 1M\n");
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const auto a = Advise(EventInput::FromList("test", *list), nullptr, question);
+  ASSERT_TRUE(a.ok());
+  EXPECT_FALSE(a->notes.empty());
+}
+
+TEST(Advise, JsonContract) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const nlohmann::ordered_json j = AdviceJson(*Advise(Input(4), nullptr, question));
+  EXPECT_EQ(j["schema"], "vramledger.advise/1");
+  for (const char* key : {"capacity_bytes", "headroom_share", "baseline_peak_bytes", "suggestions"}) EXPECT_TRUE(j.contains(key)) << key;
+  for (const auto& s : j["suggestions"]) {
+    for (const char* key : {"id", "settings", "predicted_peak_bytes", "predicted_time_factor", "method", "verified"}) EXPECT_TRUE(s.contains(key)) << key;
+    EXPECT_TRUE(s["verified"].is_null());
+  }
+}
+
+TEST(Reconcile, RowsAndDifferencesClose) {
+  const auto r = Reconcile(Input(4), std::nullopt);
+  ASSERT_TRUE(r.ok()) << r.status();
+  const nlohmann::ordered_json j = ReconcileJson(*r);
+  EXPECT_EQ(j["schema"], "vramledger.reconcile/1");
+  EXPECT_EQ(j["unexplained_bytes"], 0);
+  bool parameter = false, gradient = false;
+  for (const auto& row : j["rows"]) {
+    if (row["category"] == "parameter") {
+      parameter = true;
+      EXPECT_EQ(row["textbook_bytes"], 20971520);
+      EXPECT_EQ(row["analytic_bytes"], 20971520);
+      EXPECT_EQ(row["requested_bytes"], 20971520);
+    }
+    if (row["category"] == "gradient") {
+      gradient = true;
+      EXPECT_EQ(row["textbook_bytes"], 20971520);
+      EXPECT_EQ(row["requested_bytes"], 20971520);
+    }
+    if (row["category"] == "optimizer_state") {
+      EXPECT_EQ(row["textbook_bytes"], 2 * 20971520);
+    }
+    // The named differences lead from the textbook to the rounded bytes.
+    if (row["textbook_bytes"].is_null()) continue;
+    int64_t sum = row["textbook_bytes"].get<int64_t>();
+    for (const auto& d : row["differences"]) sum += d["bytes"].get<int64_t>();
+    EXPECT_EQ(sum, row["rounded_bytes"].get<int64_t>()) << row;
+  }
+  EXPECT_TRUE(parameter && gradient);
+}
+
+// (in + 2 pad - kernel) / stride + 1, for convolutions described in the metadata.
+TEST(Reconcile, TextbookConvolutions) {
+  const auto list = ReadTextEvents(
+      "vramledger events 1\nmeta {\"batch_size\":2,\"models\":[{\"name\":\"Net\",\"class\":\"Net\",\"parameters\":[{\"name\":\"c.weight\",\"numel\":9408,\"element_bytes\":4}],"
+      "\"layers\":[{\"name\":\"c\",\"class\":\"Conv2d\",\"in_shape\":[2,3,224,224],\"out_shape\":[2,64,112,112],\"kernel\":[7,7],\"stride\":[2,2],\"padding\":[3,3],\"element_bytes\":4}]}]}\n"
+      "phase forward\nalloc a 1M\n");
+  ASSERT_TRUE(list.ok());
+  const auto r = Reconcile(EventInput::FromList("test", *list), std::nullopt);
+  ASSERT_TRUE(r.ok());
+  for (const ReconcileRow& row : r->rows) {
+    if (row.category != "activation") continue;
+    EXPECT_EQ(row.textbook, 112u * 112 * 64 * 2 * 4);
+    EXPECT_FALSE(row.analytic.has_value());
+  }
+}
+
+}  // namespace
+}  // namespace vramledger

@@ -1,0 +1,150 @@
+// The tool as a program: exit codes, one sentence for each failure, JSON that parses.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "nlohmann/json.hpp"
+#include "tests/tools/pickle_builder.h"
+#include "tools/foreign/file_bytes.h"
+
+namespace vramledger {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string output;
+};
+
+Outcome Tool(const std::string& arguments) {
+  const std::string command = std::string(VRAMLEDGER_BINARY) + " " + arguments + " 2>&1";
+  Outcome out;
+  FILE* pipe = popen(command.c_str(), "r");
+  char buffer[4096];
+  while (size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) out.output.append(buffer, n);
+  const int status = pclose(pipe);
+  out.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return out;
+}
+
+std::string Snapshot(const std::string& name) { return std::string(VRAMLEDGER_TEST_DATA) + "/snapshots/" + name + ".pickle.gz"; }
+std::string Golden(const std::string& name) { return std::string(VRAMLEDGER_GOLDEN) + "/" + name; }
+
+std::string Temporary(const std::string& name, const std::string& bytes) {
+  const std::string path = ::testing::TempDir() + "/" + name;
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+TEST(Tool, HelpHasAnExample) {
+  for (const char* command : {"report", "reconcile", "estimate", "advise", "import", "check", "export"}) {
+    const Outcome o = Tool(std::string(command) + " --help");
+    EXPECT_EQ(o.code, 0) << command;
+    EXPECT_NE(o.output.find("Example: vramledger "), std::string::npos) << command;
+  }
+}
+
+TEST(Tool, JsonOfEveryCommandParses) {
+  const std::string trace = Golden("training.events");
+  const std::pair<std::string, std::string> kCases[] = {
+      {"report " + trace + " --json", "vramledger.report/1"},
+      {"reconcile " + trace + " --json", "vramledger.reconcile/1"},
+      {"advise " + trace + " --capacity 24GiB --json", "vramledger.advise/1"},
+      {"check " + trace + " --json", "vramledger.check/1"},
+      {"export " + trace, "vramledger.events/1"},
+      {"estimate " + std::string(VRAMLEDGER_TEST_DATA) + "/model_configs/gpt2.json --json", "vramledger.estimate/1"},
+      {"report " + Snapshot("state_no_trace") + " --json", "vramledger.report/1"}};
+  for (const auto& [arguments, schema] : kCases) {
+    const Outcome o = Tool(arguments);
+    EXPECT_EQ(o.code, 0) << arguments << o.output;
+    const auto json = nlohmann::json::parse(o.output, nullptr, false);
+    ASSERT_FALSE(json.is_discarded()) << arguments;
+    EXPECT_EQ(json["schema"], schema);
+  }
+}
+
+TEST(Tool, ReportJsonContract) {
+  const auto j = nlohmann::json::parse(Tool("report " + Golden("training.events") + " --json").output);
+  for (const char* key : {"source", "device", "loss", "peak", "category_peaks", "phase_peaks", "next_peak", "fragmentation", "verdicts"}) {
+    EXPECT_TRUE(j.contains(key)) << key;
+  }
+  for (const char* key : {"time_ns", "step", "phase", "requested_bytes", "rounded_bytes", "reserved_bytes", "categories"}) {
+    EXPECT_TRUE(j["peak"].contains(key)) << key;
+  }
+  EXPECT_TRUE(j["device"]["virtual"].get<bool>());
+  EXPECT_TRUE(j["peak"]["categories"]["parameter"]["rounded_bytes"].is_number_unsigned());
+}
+
+TEST(Tool, ExitCodes) {
+  EXPECT_EQ(Tool("").code, 2);
+  EXPECT_EQ(Tool("frobnicate").code, 2);
+  EXPECT_EQ(Tool("report").code, 2);
+  EXPECT_EQ(Tool("advise " + Golden("training.events") + " --capacity much").code, 2);
+  EXPECT_EQ(Tool("report /nonexistent").code, 3);
+  EXPECT_EQ(Tool("estimate /nonexistent").code, 3);
+  const std::string wrong = Temporary("double.events", "vramledger events 1\nsegment s 10M\nalloc a 1M in=s\nalloc b 1M in=s\n");
+  EXPECT_EQ(Tool("check " + wrong).code, 1);
+  EXPECT_EQ(Tool("check " + Golden("training.events")).code, 0);
+}
+
+TEST(Tool, BadInputIsOneSentenceAndRunsNothing) {
+  const std::string mark = ::testing::TempDir() + "/executed";
+  std::filesystem::remove(mark);
+  const std::string gz = *ReadFile(Snapshot("lm_fullstep"));
+  std::string flipped = gz;
+  flipped[gz.size() / 3] = static_cast<char>(flipped[gz.size() / 3] ^ 4);
+  const std::pair<std::string, std::string> kCases[] = {
+      {Temporary("empty.pickle", ""), "empty"},
+      {Temporary("text.pickle", "just some text\n"), "text"},
+      {Temporary("cut.pickle", gz.substr(0, 1000)), "cut off"},
+      {Temporary("flipped.pickle", flipped), "wrong at byte"},
+      {Temporary("malicious.pickle", testing::Pickle("cos\nsystem\n" + testing::PickleText("touch " + mark) + "\x85R")), "GLOBAL at byte 2"},
+      {Temporary("reduce.pickle", testing::Pickle("N)R")), "REDUCE at byte 4"}};
+  for (const auto& [path, words] : kCases) {
+    for (const std::string& command : {"report " + path, "import " + path + " -o " + ::testing::TempDir() + "/out.vlt", "check " + path}) {
+      const Outcome o = Tool(command);
+      EXPECT_EQ(o.code, 3) << command;
+      EXPECT_NE(o.output.find(words), std::string::npos) << o.output;
+      EXPECT_EQ(std::count(o.output.begin(), o.output.end(), '\n'), 1) << o.output;
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(mark));
+}
+
+TEST(Tool, ImportedTraceReportsTheSame) {
+  const std::string trace = ::testing::TempDir() + "/imported.vlt";
+  ASSERT_EQ(Tool("import " + Snapshot("medium_ctx128_training") + " -o " + trace).code, 0);
+  const auto a = nlohmann::json::parse(Tool("report " + Snapshot("medium_ctx128_training") + " --json").output);
+  const auto b = nlohmann::json::parse(Tool("report " + trace + " --json").output);
+  for (const char* key : {"peak", "category_peaks", "phase_peaks", "fragmentation", "verdicts", "end"}) {
+    if (std::string(key) == "peak") {
+      EXPECT_EQ(a[key]["categories"], b[key]["categories"]);
+      EXPECT_EQ(a[key]["modules"], b[key]["modules"]);
+      continue;
+    }
+    auto x = a[key], y = b[key];
+    // The trace keeps time in units of 16 ns.
+    for (auto* j : {&x, &y}) {
+      if (j->is_array()) continue;
+      j->erase("time_ns"), j->erase("reserved_peak_time_ns");
+      for (auto& item : *j) {
+        if (item.is_object()) item.erase("time_ns");
+      }
+    }
+    EXPECT_EQ(x, y) << key;
+  }
+  std::filesystem::remove(trace);
+}
+
+TEST(Tool, CsvHasOneLineAnEvent) {
+  const Outcome o = Tool("export " + Golden("gan.events") + " --format csv");
+  EXPECT_EQ(o.code, 0);
+  EXPECT_EQ(o.output.find("sequence,time_ns,kind,"), 0u);
+  EXPECT_GT(std::count(o.output.begin(), o.output.end(), '\n'), 50);
+}
+
+}  // namespace
+}  // namespace vramledger

@@ -1,0 +1,366 @@
+// Hand-made histories: each verdict on its case, and the negative controls, on which the analysis must stay quiet.
+#include "tools/analysis/verdicts.h"
+
+#include <gtest/gtest.h>
+
+#include "tools/analysis/timeline.h"
+#include "tools/foreign/text_events.h"
+
+namespace vramledger {
+namespace {
+
+Analysis Replay(const std::string& text) {
+  const auto list = ReadTextEvents(std::string("vramledger events 1\n") + text);
+  EXPECT_TRUE(list.ok()) << list.status();
+  auto analysis = Analyze(EventInput::FromList("test", *list));
+  EXPECT_TRUE(analysis.ok()) << analysis.status();
+  return *std::move(analysis);
+}
+
+std::string Ids(const std::string& text) {
+  std::string ids;
+  for (const Verdict& v : Judge(Replay(text))) {
+    if (!ids.empty()) ids.push_back(' ');
+    ids += v.id;
+    EXPECT_FALSE(v.sentence.empty());
+    EXPECT_FALSE(v.suggestion.empty());
+    EXPECT_FALSE(v.price.empty());
+    EXPECT_FALSE(v.evidence.empty());
+  }
+  return ids;
+}
+
+// A well-behaved training: parameters, forward, backward, optimizer with its state, gradients freed after the step.
+std::string Training(int steps, const std::string& in_forward = "", const std::string& after_step = "") {
+  return R"(phase load
+segment params 300M
+segment acts 600M
+segment state 310M
+alloc p 300M in=params
+name p parameter net.weight
+repeat )" + std::to_string(steps) + R"(
+phase forward
+alloc x 300M in=acts module=net.0
+alloc y 300M in=acts at=300M module=net.1
+)" + in_forward + R"(
+phase backward
+alloc g 300M in=state
+free y
+free x
+phase optimizer
+alloc s{i} 4K
+step AdamW#1
+)" + after_step + R"(
+phase zero_grad
+free g
+phase idle
+end
+)";
+}
+
+TEST(Verdicts, GoodTrainingIsQuiet) { EXPECT_EQ(Ids(Training(1)), ""); }
+
+// §6 control 2: the optimizer's state appears once, at the first step.
+TEST(Verdicts, OptimizerStateAppearingOnceIsNoLeak) {
+  EXPECT_EQ(Ids(R"(phase load
+segment a 100M
+alloc p 20M in=a
+name p parameter w
+phase forward
+alloc x 20M in=a at=20M
+phase backward
+free x
+phase optimizer
+alloc m 20M in=a at=40M
+alloc v 20M in=a at=60M
+step Adam
+repeat 9
+phase forward
+alloc x 20M in=a at=20M
+phase backward
+free x
+phase optimizer
+step Adam
+end
+)"), "");
+}
+
+TEST(Verdicts, SteadyLeak) {
+  const Analysis a = Replay(Training(10, "alloc loss{i} 512 module=train.loss\nalloc kept{i} 2M module=net.head\n"));
+  const auto verdicts = Judge(a);
+  ASSERT_FALSE(verdicts.empty());
+  EXPECT_EQ(verdicts[0].id, "LEAK_STEADY");
+  EXPECT_EQ(verdicts[0].evidence["site"], "net.head");
+  EXPECT_EQ(verdicts[0].evidence["phase"], "forward");
+  EXPECT_GT(verdicts[0].evidence["growth_per_step_bytes"].get<uint64_t>(), uint64_t{2} << 20);
+}
+
+// §6 control 8: cycles that a collection frees every fourth step. The floor returns, so it is no steady leak.
+TEST(Verdicts, GarbageCollectedCyclesAreNoSteadyLeak) {
+  std::string text = "segment a 100M\nphase forward\nalloc p 1M in=a\n";
+  for (int step = 0; step < 16; ++step) {
+    text += "phase forward\nalloc c" + std::to_string(step) + " 4M module=cycle\nphase backward\nphase optimizer\nstep Adam\n";
+    if (step % 6 == 5) {
+      for (int k = step - 5; k <= step; ++k) text += "free c" + std::to_string(k) + "\n";
+    }
+  }
+  EXPECT_EQ(Ids(text).find("LEAK"), std::string::npos);
+}
+
+// §6 control 7: a cache that grows inside one generate call and is freed after it.
+TEST(Verdicts, KeyValueCacheIsNoLeak) {
+  EXPECT_EQ(Ids(R"(segment a 100M
+alloc p 50M in=a phase=load
+repeat 8
+phase eval
+repeat 20
+alloc kv{j} 1M in=a at=50M module=attention
+end
+repeat 20
+free kv{j}
+end
+phase idle
+step
+end
+)").find("LEAK"), std::string::npos);
+}
+
+// §6 control 1: the cache grows to the largest batch seen and stops.
+TEST(Verdicts, HighWaterIsNoLeak) {
+  EXPECT_EQ(Ids(R"(segment a 1000M
+phase load
+alloc p 900M in=a
+name p parameter w
+repeat 7
+phase forward
+segment s{i} 100M
+alloc x 50M in=s{i}
+phase backward
+free x
+phase optimizer
+step Adam
+end
+repeat 6
+phase forward
+alloc x 90M in=s6
+phase backward
+free x
+phase optimizer
+step Adam
+end
+)"), "FRAG_IDLE HIGHWATER");
+}
+
+TEST(Verdicts, Shortage) {
+  const Analysis a = Replay(R"(meta {"devices":[{"index":0,"total_bytes":1073741824}]}
+segment a 900M
+phase forward
+alloc x 890M in=a
+oom 500M 100M
+)");
+  const auto verdicts = Judge(a);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].id, "SHORTAGE");
+  EXPECT_EQ(verdicts[0].evidence["request_bytes"], uint64_t{500} << 20);
+  EXPECT_EQ(verdicts[0].evidence["capacity_bytes"], uint64_t{1} << 30);
+}
+
+TEST(Verdicts, BadSize) {
+  EXPECT_EQ(Ids("meta {\"devices\":[{\"index\":0,\"total_bytes\":1073741824}]}\nphase forward\nsegment a 2M\nalloc x 1M in=a\noom 130674G 1G\n"), "BAD_SIZE");
+}
+
+// Case 1 (R02): the large segment is carved up by blocks that stay, and the same large request fails.
+TEST(Verdicts, PinnedAtFailure) {
+  const Analysis a = Replay(R"(meta {"devices":[{"index":0,"total_bytes":17179869184}]}
+segment big 11643387904
+alloc t 11643387904 in=big
+free t
+repeat 8
+alloc a{i} 16515072 in=big at={i}00M
+alloc b{i} 16515072 in=big at={i}20M
+alloc c{i} 11400192 in=big at={i}40M
+alloc d{i} 18191360 in=big at={i}60M
+end
+oom 11643387904 5G
+)");
+  const auto verdicts = Judge(a);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].id, "FRAG_PINNED");
+  EXPECT_EQ(verdicts[0].evidence["pinning_blocks"], 32);
+}
+
+// Case 2 (R03): 36 remainders of 260 MiB, each behind one block of 270 MiB that stays.
+TEST(Verdicts, PinnedRemainders) {
+  const Analysis a = Replay(R"(repeat 36
+segment s{i} 530M
+alloc t 530M in=s{i}
+free t
+alloc k{i} 270M in=s{i} module=convert
+end
+)");
+  const auto verdicts = Judge(a);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].id, "FRAG_PINNED");
+  EXPECT_EQ(verdicts[0].evidence["reserved_peak_bytes"], uint64_t{19080} << 20);
+  EXPECT_EQ(a.timeline.end.total.rounded, uint64_t{9720} << 20);
+  EXPECT_EQ(a.timeline.at_end.pinned_bytes, uint64_t{9360} << 20);
+  EXPECT_EQ(a.timeline.at_end.largest_hole_bytes, uint64_t{260} << 20);
+}
+
+// Case 3 (R09): what a side stream set up serves nobody afterwards.
+constexpr char kSideStream[] = R"(repeat 20
+segment s{i} 1G stream=1
+alloc a{i} 1G in=s{i} stream=1
+end
+repeat 20
+free a{i}
+end
+repeat 30
+segment m{i} 1G
+alloc b{i} 1G in=m{i}
+end
+)";
+TEST(Verdicts, StrandedStream) {
+  const Analysis a = Replay(kSideStream);
+  EXPECT_EQ(Ids(kSideStream), "FRAG_STREAM");
+  EXPECT_EQ(a.timeline.reserved_peak_bytes, uint64_t{51200} << 20);
+  EXPECT_EQ(a.timeline.peak.total.rounded, uint64_t{30720} << 20);
+  EXPECT_EQ(a.timeline.at_reserved_peak.stream_bytes, uint64_t{20480} << 20);
+}
+
+// §6 control 6: one side stream that is used every step is not stranded.
+TEST(Verdicts, AStreamInUseIsNotStranded) {
+  EXPECT_EQ(Ids(R"(segment m 1000M
+segment s 100M stream=1
+alloc p 950M in=m
+repeat 6
+phase forward
+alloc c 90M in=s stream=1
+free c
+phase backward
+phase optimizer
+step Adam
+end
+)"), "");
+}
+
+// Case 4 (R05): growing requests, each too large for what was left behind; falling ones fit.
+TEST(Verdicts, IdleSegments) {
+  EXPECT_EQ(Ids(R"(repeat 10
+segment s{i} {i}4000256
+alloc t 1000 in=s{i} rounded={i}4000256
+free t
+end
+)"), "FRAG_IDLE");
+  EXPECT_EQ(Ids("segment s 40M\nalloc t 40000000 in=s\nfree t\nalloc t 36000000 in=s\nfree t\nalloc t 4000000 in=s\nfree t\n"), "");
+}
+
+TEST(Verdicts, PendingFree) {
+  EXPECT_EQ(Ids(R"(segment a 600M
+segment b 100M
+alloc x 600M in=a
+alloc p 100M in=b
+request x
+oom 600M 10M
+)"), "FRAG_PENDING");
+}
+
+// Case 6 (R27): parameters, gradients, two moments, and as much again in temporaries of a foreach step.
+TEST(Verdicts, OptimizerPeak) {
+  const Analysis a = Replay(R"(segment a 6600M
+phase load
+alloc p 1200M in=a
+name p parameter w
+phase forward
+alloc x 400M in=a at=1200M
+phase backward
+alloc g 1200M in=a at=1600M
+name g gradient w.grad
+free x
+phase optimizer
+alloc m 1200M in=a at=3000M
+alloc v 1200M in=a at=4200M
+alloc t 1200M in=a at=5400M
+free t
+step Adam
+phase idle
+)");
+  const auto verdicts = Judge(a);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].id, "PEAK_OPTIM");
+  EXPECT_EQ(verdicts[0].evidence["temporary_bytes"], uint64_t{1200} << 20);
+  EXPECT_EQ(verdicts[0].evidence["peak_without_bytes"], uint64_t{4800} << 20);
+  EXPECT_EQ(verdicts[0].evidence["next_peak_phase"], "backward");
+}
+
+TEST(Verdicts, StaleGradients) {
+  const char* text = R"(segment a 750M
+phase load
+alloc p 100M in=a
+name p parameter w
+phase forward
+alloc x 500M in=a at=200M
+phase backward
+alloc g 100M in=a at=100M
+free x
+phase optimizer
+step SGD
+phase forward
+alloc y 550M in=a at=200M
+phase zero_grad
+free g
+phase backward
+free y
+phase optimizer
+step SGD
+)";
+  EXPECT_EQ(Ids(text), "PEAK_STALE_GRADS");
+  EXPECT_EQ(Replay(text).timeline.peak_stale_gradients.rounded, uint64_t{100} << 20);
+}
+
+// Case 11 (R65): 8,192 tokens x 151,936 words in 32 bits.
+TEST(Verdicts, Logits) {
+  EXPECT_EQ(Ids(R"(meta {"config":{"vocab_size":151936}}
+segment a 13G
+phase forward
+alloc h 2G in=a module=model
+alloc l 4978638848 in=a at=3G module=lm_head
+alloc s 4978638848 in=a at=8G module=loss
+phase backward
+free s
+free l
+free h
+)"), "PEAK_LOGITS");
+}
+
+// Case 10 (R61): one bare Linear; the workspace stays and is no leak.
+TEST(Verdicts, Workspace) {
+  const Analysis a = Replay(R"(segment a 2M
+segment b 20M
+phase load
+alloc w 4 in=a
+alloc bias 4 in=a at=512
+phase forward
+alloc ws 8519680 in=b module=fc
+alloc out 4 in=a at=1024 module=fc
+phase idle
+free out
+free w
+free bias
+)");
+  const auto verdicts = Judge(a);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].id, "PEAK_WORKSPACE");
+  EXPECT_NE(verdicts[0].sentence.find("not a leak"), std::string::npos);
+}
+
+TEST(Verdicts, NextPeakIsInAnotherPhase) {
+  const Analysis a = Replay(Training(3));
+  const Moment* next = NextPeak(a.timeline);
+  ASSERT_NE(next, nullptr);
+  EXPECT_NE(next->phase, a.timeline.peak.phase);
+  EXPECT_LE(next->total.rounded, a.timeline.peak.total.rounded);
+}
+
+}  // namespace
+}  // namespace vramledger
