@@ -98,8 +98,10 @@ class Adviser {
         Layer l;
         l.kind = JsonText(layer, "class");
         l.input_bytes = JsonUint(layer, "element_bytes", 4);
+        std::vector<uint64_t> in;
         if (const auto shape = layer.find("in_shape"); shape != layer.end() && shape->is_array() && !shape->empty()) {
-          for (const auto& n : *shape) l.input_bytes *= n.is_number_unsigned() ? n.get<uint64_t>() : 0;
+          for (const auto& n : *shape) in.push_back(n.is_number_unsigned() ? n.get<uint64_t>() : 0);
+          for (const uint64_t n : in) l.input_bytes *= n;
         } else {
           l.input_bytes = 0;
         }
@@ -107,6 +109,7 @@ class Adviser {
         const std::string block(BlockPath(path));
         // The first leaf of a block sees the block's input.
         if (!block.empty() && l.input_bytes != 0) blocks_[block].input = std::max(blocks_[block].input, blocks_[block].input == 0 ? l.input_bytes : 0);
+        SeeForCopies(path, l, in);
         layers_[path] = std::move(l);
       }
     }
@@ -196,24 +199,32 @@ class Adviser {
     out_.suggestions.push_back(std::move(s));
   }
 
-  // Runs in 32 bits under autocast.
-  bool StaysWide(const std::string& site) const {
-    const auto it = layers_.find(site);
-    const std::string kind = it != layers_.end() ? it->second.kind : site;
-    for (const char* word : {"LayerNorm", "GroupNorm", "RMSNorm", "Softmax", "Loss", "Embedding"}) {
-      if (Contains(kind, word)) return true;
+  // Under autocast, norms and losses compute in 32 bits, products and what follows them in 16.
+  static bool IsNorm(const std::string& kind) {
+    return Contains(kind, "LayerNorm") || Contains(kind, "RMSNorm") || Contains(kind, "GroupNorm");
+  }
+  static bool IsProduct(const std::string& kind) { return Contains(kind, "Linear") || Contains(kind, "Conv"); }
+
+  enum class Width { kNarrow, kWide, kGone };
+  Width WidthOf(const std::string& site, bool wide_stream) const {
+    if (site.empty()) return Width::kWide;
+    if (const auto it = layers_.find(site); it != layers_.end()) {
+      const std::string& kind = it->second.kind;
+      // A product keeps its narrow copy of a norm's output in place of the output itself.
+      if (IsNorm(kind)) return narrow_copies_ != 0 ? Width::kGone : Width::kWide;
+      const bool wide = Contains(kind, "Softmax") || Contains(kind, "Loss") || Contains(kind, "Embedding") || Contains(kind, "ropout");
+      return wide ? Width::kWide : Width::kNarrow;
     }
-    return false;
+    if (Contains(site, "Loss")) return Width::kWide;
+    // A module's own operators: attention is a product; sums belong to the stream between the blocks.
+    const std::string last = site.substr(site.rfind('.') + 1);
+    const bool attention = last == "self" || last == "attn" || last == "attention" || last == "self_attn" || last == "self_attention";
+    return wide_stream && !attention ? Width::kWide : Width::kNarrow;
   }
 
   void MixedPrecision(const Metadata& metadata) {
     if (JsonBool(metadata.root(), "autocast") || activations_.empty() || layers_.empty()) return;
-    uint64_t halved = 0, wide = 0, narrow_weights = 0;
-    for (const BlockGroup& g : activations_) {
-      // Masks and indices are no floating point numbers; a quarter of a 32-bit block says so.
-      if (g.site.empty() || StaysWide(g.site) || Contains(g.site, "ropout")) wide += g.bytes.rounded;
-      else halved += g.bytes.rounded;
-    }
+    uint64_t narrow_weights = 0;
     for (const auto& model : metadata.models()) {
       const auto parameters = model.find("parameters");
       if (parameters == model.end() || !parameters->is_array()) continue;
@@ -221,25 +232,52 @@ class Adviser {
         if (JsonUint(p, "element_bytes", 4) != 4) return;  // not a 32-bit model
         const std::string name = Cat(JsonText(model, "name"), ".", JsonText(p, "name"));
         const auto it = layers_.find(name.substr(0, name.rfind('.')));
-        const bool cast = it != layers_.end() && (Contains(it->second.kind, "Linear") || Contains(it->second.kind, "Conv"));
-        if (cast) narrow_weights += 2 * JsonUint(p, "numel");
+        if (it != layers_.end() && IsProduct(it->second.kind)) narrow_weights += 2 * JsonUint(p, "numel");
       }
+    }
+    bool wide_stream = false;
+    for (const auto& entry : layers_) wide_stream |= IsNorm(entry.second.kind);
+    uint64_t halved = 0, wide = 0, gone = 0;
+    for (const BlockGroup& g : activations_) {
+      const Width width = WidthOf(g.site, wide_stream);
+      (width == Width::kNarrow ? halved : width == Width::kWide ? wide : gone) += g.bytes.rounded;
     }
     if (halved == 0) return;
     Suggestion s;
     s.id = "AMP_BF16";
     s.settings = {{"autocast", "bfloat16"}};
-    const auto saving = static_cast<int64_t>(halved / 2);
+    const int64_t saving = static_cast<int64_t>(halved / 2 + gone) - static_cast<int64_t>(narrow_copies_);
     s.predicted_peak = PeakWithout([&](Phase p, const Moment& m) -> int64_t {
       const bool inside = p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute;
       const double share = activation_bytes_ == 0 ? 0 : static_cast<double>(m.categories[Index(Category::kActivation)].rounded) / static_cast<double>(activation_bytes_);
       return static_cast<int64_t>(static_cast<double>(saving) * std::min(1.0, share)) - (inside ? static_cast<int64_t>(narrow_weights) : 0);
     });
-    s.method = Cat("activations of products and convolutions (", HumanBytes(halved), ") halve, those of norms, losses and masks (", HumanBytes(wide),
-                   ") stay, and autocast keeps narrow copies of the weights (", HumanBytes(narrow_weights), ")");
+    s.method = Cat("activations of products and convolutions (", HumanBytes(halved), ") halve, those of sums, losses and masks (", HumanBytes(wide),
+                   ") stay; products keep narrow copies of norms' outputs (", HumanBytes(narrow_copies_), " for ", HumanBytes(gone),
+                   ") and of the weights (", HumanBytes(narrow_weights), ")");
     s.price = "lower precision; faster on cards with bfloat16 units";
     s.time_factor = 0.6;
     out_.suggestions.push_back(std::move(s));
+  }
+
+  // The products that read a norm's output, each of which makes its own narrow copy: those that follow it under one parent.
+  void SeeForCopies(const std::string& path, const Layer& layer, const std::vector<uint64_t>& in) {
+    if (IsNorm(layer.kind)) {
+      norm_shape_ = in;
+      reader_parent_.clear();
+      return;
+    }
+    if (!IsProduct(layer.kind)) {
+      if (!Contains(layer.kind, "ropout")) norm_shape_.clear();
+      return;
+    }
+    const std::string parent = path.substr(0, path.rfind('.'));
+    if (norm_shape_.empty() || in != norm_shape_ || (!reader_parent_.empty() && parent != reader_parent_)) {
+      norm_shape_.clear();
+      return;
+    }
+    reader_parent_ = parent;
+    narrow_copies_ += layer.input_bytes / 2;
   }
 
   void OptimizerTemporaries() {
@@ -277,6 +315,9 @@ class Adviser {
   std::map<std::string, RepeatedBlock> blocks_;
   std::vector<BlockGroup> activations_;
   uint64_t activation_bytes_ = 0;
+  uint64_t narrow_copies_ = 0;
+  std::vector<uint64_t> norm_shape_;  // input of the norm whose output is being read
+  std::string reader_parent_;
   Advice out_;
 };
 

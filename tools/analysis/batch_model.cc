@@ -6,7 +6,10 @@
 namespace vramledger {
 namespace {
 
-uint64_t Rounded(const Moment& m, Category c) { return m.categories[static_cast<size_t>(c)].rounded; }
+uint64_t Requested(const Moment& m, Category c) { return m.categories[static_cast<size_t>(c)].requested; }
+
+// What blocks add to the requests varies from run to run and not with the batch.
+double Slack(const Moment& m) { return static_cast<double>(m.total.rounded - m.total.requested); }
 
 bool GrowsTemporaries(Phase p) {
   return p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute || p == Phase::kEval;
@@ -18,9 +21,10 @@ BatchModel BatchModel::FromTwo(const Timeline& a, uint64_t batch_a, const Timeli
   BatchModel model;
   for (size_t p = 0; p < kPhaseCount; ++p) {
     if (!a.phase_peaks[p].seen || !b.phase_peaks[p].seen) continue;
-    const auto ya = static_cast<double>(a.phase_peaks[p].moment.total.rounded), yb = static_cast<double>(b.phase_peaks[p].moment.total.rounded);
+    const Moment &ma = a.phase_peaks[p].moment, &mb = b.phase_peaks[p].moment;
+    const auto ya = static_cast<double>(ma.total.requested), yb = static_cast<double>(mb.total.requested);
     const double slope = std::max(0.0, (yb - ya) / (static_cast<double>(batch_b) - static_cast<double>(batch_a)));
-    model.lines_[p] = {ya - slope * static_cast<double>(batch_a), slope};
+    model.lines_[p] = {ya - slope * static_cast<double>(batch_a) + std::max(Slack(ma), Slack(mb)), slope};
   }
   return model;
 }
@@ -30,9 +34,9 @@ BatchModel BatchModel::FromOne(const Timeline& t, uint64_t batch) {
   for (size_t p = 0; p < kPhaseCount; ++p) {
     if (!t.phase_peaks[p].seen) continue;
     const Moment& m = t.phase_peaks[p].moment;
-    uint64_t grows = Rounded(m, Category::kActivation) + Rounded(m, Category::kInput);
-    if (GrowsTemporaries(static_cast<Phase>(p))) grows += Rounded(m, Category::kTemporary);
-    model.lines_[p] = {static_cast<double>(m.total.rounded - grows), static_cast<double>(grows) / static_cast<double>(batch)};
+    uint64_t grows = Requested(m, Category::kActivation) + Requested(m, Category::kInput);
+    if (GrowsTemporaries(static_cast<Phase>(p))) grows += Requested(m, Category::kTemporary);
+    model.lines_[p] = {static_cast<double>(m.total.requested - grows) + Slack(m), static_cast<double>(grows) / static_cast<double>(batch)};
   }
   return model;
 }

@@ -1,4 +1,5 @@
-// The peak as a function of the batch size: a straight line for each phase, the highest of them at each batch.
+// The peak as a function of the batch size: a straight line for each phase, the highest of them at each batch. Lines are drawn
+// through requested bytes, and the larger rounding is added: blocks vary from run to run by tens of MiB, requests do not.
 #ifndef VRAMLEDGER_TOOLS_ANALYSIS_BATCH_MODEL_H_
 #define VRAMLEDGER_TOOLS_ANALYSIS_BATCH_MODEL_H_
 

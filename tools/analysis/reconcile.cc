@@ -85,7 +85,7 @@ class Builder {
       row.differences.push_back({"each tensor rounded up to 512 B", static_cast<int64_t>(part)});
       rounding -= part;
     }
-    if (rounding != 0) row.differences.push_back({predicted_rounding != 0 ? "ends of blocks too small to split off" : "rounding to blocks", static_cast<int64_t>(rounding)});
+    if (rounding != 0) row.differences.push_back({described && category <= Category::kOptimizerState ? "ends of blocks too small to split off" : "rounding to blocks", static_cast<int64_t>(rounding)});
     out_.rows.push_back(std::move(row));
   }
 

@@ -94,6 +94,34 @@ Json StepsJson(const Timeline& t) {
   return out;
 }
 
+// The first failures; `failed_requests_total` counts all.
+Json FailuresJson(const Timeline& t) {
+  Json out = Json::array();
+  for (const FailedRequest& f : t.failures) {
+    out.push_back({{"time_ns", f.time_ns}, {"step", f.step}, {"phase", PhaseName(f.phase)}, {"request_bytes", f.request_bytes},
+                   {"device_free_bytes", f.device_free_bytes}, {"rounded_bytes", f.moment.total.rounded},
+                   {"reserved_bytes", f.moment.reserved_bytes}, {"largest_hole_bytes", f.fragmentation.largest_hole_bytes}});
+  }
+  return out;
+}
+
+// Each network apart, as its parameters were described when it first ran.
+Json ModelsJson(const Metadata& m) {
+  Json out = Json::array();
+  for (const nlohmann::json& model : m.models()) {
+    uint64_t count = 0;
+    uint64_t bytes = 0;
+    const auto parameters = model.find("parameters");
+    if (parameters == model.end() || !parameters->is_array()) continue;
+    for (const nlohmann::json& p : *parameters) {
+      count += JsonUint(p, "numel");
+      bytes += JsonUint(p, "numel") * JsonUint(p, "element_bytes");
+    }
+    out.push_back({{"name", JsonText(model, "name")}, {"class", JsonText(model, "class")}, {"parameters", count}, {"parameter_bytes", bytes}});
+  }
+  return out;
+}
+
 }  // namespace
 
 nlohmann::ordered_json SourceJson(const Analysis& a) {
@@ -171,6 +199,9 @@ nlohmann::ordered_json ReportJson(const Analysis& a, size_t top) {
   const Moment* next = NextPeak(t);
   out["next_peak"] = next != nullptr ? MomentJson(*next) : Json(nullptr);
   out["steps"] = StepsJson(t);
+  out["models"] = ModelsJson(Metadata(a.source.metadata_json));
+  out["failed_requests"] = FailuresJson(t);
+  out["failed_requests_total"] = t.failures_total;
   Json fragmentation = FragmentationJson(t.at_reserved_peak);
   fragmentation["reserved_peak_bytes"] = t.reserved_peak_bytes;
   fragmentation["reserved_peak_time_ns"] = t.reserved_peak_time_ns;

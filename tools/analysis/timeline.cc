@@ -10,6 +10,7 @@
 #include "tools/analysis/leaks.h"
 #include "tools/analysis/site_ids.h"
 #include "tools/foreign/address_ranges.h"
+#include "tools/foreign/device_report.h"
 
 namespace vramledger {
 namespace {
@@ -315,7 +316,7 @@ absl::StatusOr<Analysis> Analyze(const EventInput& input, std::optional<int> dev
     return absl::NotFoundError("nothing was recorded on device " + std::to_string(*device));
   }
   out.timeline = BuildTimeline(**second, hindsight, device.value_or(hindsight.BusiestDevice()));
-  out.source = {input.path(), std::string((*second)->format()), (*second)->metadata_json(), (*second)->health()};
+  out.source = {input.path(), std::string((*second)->format()), WithDeviceReport(input.path(), (*second)->metadata_json()), (*second)->health()};
   return out;
 }
 

@@ -10,8 +10,8 @@ namespace vramledger {
 namespace {
 
 // Below these a finding is not worth a reader's time.
-constexpr double kFragmentationShare = 0.15;  // of the reserved peak, beyond what the allocated peak needs
-constexpr uint64_t kFragmentationBytes = uint64_t{64} << 20;
+constexpr double kFragmentationShare = 0.20;  // of the reserved peak, beyond what the allocated peak needs
+constexpr uint64_t kFragmentationBytes = uint64_t{128} << 20;
 constexpr double kPeakShare = 0.10;           // of the peak, for the parts that a PEAK_ verdict is about
 constexpr double kStaleShare = 0.05;
 constexpr double kLogitsShare = 0.25;
