@@ -71,5 +71,5 @@ def test_a_forked_child_that_exits_leaves_the_parents_trace_alone(bench):
     """
     assert "STILL 1 1000" in bench.dryrun(script).stdout
     check = bench.json("check", bench.folder / "parent.vlt")
-    assert check["ok"] is True
+    assert check["violations"] == 0
     assert LIBRARY.exists()

@@ -87,7 +87,7 @@ def test_dcgan_shows_both_networks_and_both_half_steps(shared_bench, reports, tr
     models = {m["name"]: m["parameter_bytes"] for m in report["models"]}
     assert models == {"Generator": 3_576_704 * 4, "Discriminator": 2_765_568 * 4}
     optimizers = {step["optimizer"] for step in report["steps"]}
-    assert optimizers == {"Adam#1", "Adam#2"}
+    assert optimizers == {"Adam#1 of Discriminator", "Adam#2 of Generator"}
     assert len(report["steps"]) == 6
     assert all(step["peak_rounded_bytes"] > 0 for step in report["steps"])
 
@@ -127,9 +127,12 @@ def test_the_pure_form_gives_the_same_ledger(shared_bench, reconciled, hooks):
                         env={"VRAMLEDGER_TRACE": str(trace), "VRAMLEDGER_HOOKS": hooks})
     pure = shared_bench.json("reconcile", trace)
     ours = reconciled["bert_b32"]
-    for category in ("gradient", "optimizer_state", "activation", "workspace"):
-        assert requested(pure, category) == requested(ours, category), category
     unnamed = hooks == "0"
+    for category in ("gradient", "optimizer_state", "workspace"):
+        assert requested(pure, category) == requested(ours, category), category
+    # Without hooks nothing tells that the 32,768 B of tokens, made with gradients on before the forward, are its input.
+    extra = requested(pure, "activation") - requested(ours, "activation")
+    assert extra in ((0, 32 * 128 * 8) if unnamed else (0,))
     buffers_and_inputs = requested(ours, "buffer") + requested(ours, "input") if unnamed else 0
     assert 0 <= requested(pure, "parameter") - requested(ours, "parameter") <= buffers_and_inputs
     assert pure["unexplained_share"] < 0.01

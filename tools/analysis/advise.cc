@@ -13,8 +13,12 @@
 namespace vramledger {
 namespace {
 
-size_t Index(Phase p) { return static_cast<size_t>(p); }
-size_t Index(Category c) { return static_cast<size_t>(c); }
+size_t Index(Phase p) {
+  return static_cast<size_t>(p);
+}
+size_t Index(Category c) {
+  return static_cast<size_t>(c);
+}
 
 struct Layer {
   std::string kind;
@@ -40,7 +44,8 @@ std::string_view BlockPath(std::string_view path) {
 
 class Adviser {
  public:
-  Adviser(const EventInput& input, const EventInput* second, const AdviceQuestion& question) : input_(input), second_(second), question_(question) {}
+  Adviser(const EventInput& input, const EventInput* second, const AdviceQuestion& question)
+      : input_(input), second_(second), question_(question) {}
 
   absl::StatusOr<Advice> Run() {
     absl::StatusOr<Analysis> analysis = Analyze(input_, question_.device, &hindsight_);
@@ -51,7 +56,8 @@ class Adviser {
     out_.capacity = question_.capacity;
     out_.headroom_share = question_.headroom_share;
     out_.outside = t.device_sampled ? t.outside_peak_bytes : 0;
-    if (!t.device_sampled) out_.notes.push_back("memory outside the allocator was not sampled and is not taken off the capacity");
+    if (!t.device_sampled)
+      out_.notes.push_back("memory outside the allocator was not sampled and is not taken off the capacity");
     const auto allowed = static_cast<uint64_t>(static_cast<double>(out_.capacity) * (1 - out_.headroom_share));
     out_.usable = allowed > out_.outside ? allowed - out_.outside : 0;
     out_.baseline_peak = t.peak.total.rounded;
@@ -71,8 +77,11 @@ class Adviser {
       }
     }
     // Those that fit first; the batch before the others, then by price in time.
-    const auto rank = [](const Suggestion& s) { return std::make_tuple(!s.fits, s.id != "LARGEST_BATCH", s.time_factor); };
-    std::stable_sort(out_.suggestions.begin(), out_.suggestions.end(), [&](const Suggestion& a, const Suggestion& b) { return rank(a) < rank(b); });
+    const auto rank = [](const Suggestion& s) {
+      return std::make_tuple(!s.fits, s.id != "LARGEST_BATCH", s.time_factor);
+    };
+    std::stable_sort(out_.suggestions.begin(), out_.suggestions.end(),
+                     [&](const Suggestion& a, const Suggestion& b) { return rank(a) < rank(b); });
     return std::move(out_);
   }
 
@@ -85,7 +94,9 @@ class Adviser {
     int64_t peak = 0;
     for (int p = 0; p < kPhaseCount; ++p) {
       const PhasePeak& phase = timeline().phase_peaks[static_cast<size_t>(p)];
-      if (phase.seen) peak = std::max(peak, static_cast<int64_t>(phase.moment.total.rounded) - less(static_cast<Phase>(p), phase.moment));
+      if (phase.seen)
+        peak = std::max(peak,
+                        static_cast<int64_t>(phase.moment.total.rounded) - less(static_cast<Phase>(p), phase.moment));
     }
     return static_cast<uint64_t>(peak);
   }
@@ -108,7 +119,8 @@ class Adviser {
         const std::string path = Cat(JsonText(model, "name"), ".", JsonText(layer, "name"));
         const std::string block(BlockPath(path));
         // The first leaf of a block sees the block's input.
-        if (!block.empty() && l.input_bytes != 0) blocks_[block].input = std::max(blocks_[block].input, blocks_[block].input == 0 ? l.input_bytes : 0);
+        if (!block.empty() && l.input_bytes != 0)
+          blocks_[block].input = std::max(blocks_[block].input, blocks_[block].input == 0 ? l.input_bytes : 0);
         SeeForCopies(path, l, in);
         layers_[path] = std::move(l);
       }
@@ -129,20 +141,25 @@ class Adviser {
 
   absl::Status Batch(const Metadata& metadata) {
     if (!out_.batch) {
-      if (second_ != nullptr) return absl::InvalidArgumentError("the trace does not say its batch size, so two traces cannot be compared");
+      if (second_ != nullptr)
+        return absl::InvalidArgumentError("the trace does not say its batch size, so two traces cannot be compared");
       out_.notes.push_back("the trace does not say its batch size: no advice on the batch");
       return absl::OkStatus();
     }
     const uint64_t batch = *out_.batch;
     BatchModel model = BatchModel::FromOne(timeline(), batch);
-    std::string method = "one trace: activations, inputs and the temporaries of forward and backward grow with the batch, the rest stays";
+    std::string method =
+        "one trace: activations, inputs and the temporaries of forward and backward grow with the batch, the rest "
+        "stays";
     if (second_ != nullptr) {
       const absl::StatusOr<Analysis> other = Analyze(*second_, question_.device);
       if (!other.ok()) return other.status();
       const std::optional<uint64_t> other_batch = Metadata(other->source.metadata_json).batch_size();
-      if (!other_batch || *other_batch == batch) return absl::InvalidArgumentError("the second trace must be of another batch size");
+      if (!other_batch || *other_batch == batch)
+        return absl::InvalidArgumentError("the second trace must be of another batch size");
       model = BatchModel::FromTwo(timeline(), batch, other->timeline, *other_batch);
-      method = Cat("two traces, batch ", batch, " and ", *other_batch, ": a straight line a + b x batch for the peak of each phase");
+      method = Cat("two traces, batch ", batch, " and ", *other_batch,
+                   ": a straight line a + b x batch for the peak of each phase");
     }
     (void)metadata;
     if (const std::optional<uint64_t> largest = model.Largest(out_.usable)) {
@@ -151,12 +168,14 @@ class Adviser {
       s.settings = {{"batch_size", *largest}};
       s.predicted_peak = model.Peak(static_cast<double>(*largest));
       s.method = method;
-      s.price = *largest >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
+      s.price =
+          *largest >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
       s.time_factor = 1;
       out_.suggestions.push_back(std::move(s));
     } else {
-      out_.notes.push_back(model.Peak(1) > out_.usable ? "not even one sample fits: what does not grow with the batch is already too much"
-                                                        : "nothing in the trace grows with the batch");
+      out_.notes.push_back(model.Peak(1) > out_.usable
+                               ? "not even one sample fits: what does not grow with the batch is already too much"
+                               : "nothing in the trace grows with the batch");
     }
     for (uint64_t parts = 2; parts <= batch && !out_.baseline_fits; ++parts) {
       if (batch % parts != 0 || model.Peak(static_cast<double>(batch / parts)) > out_.usable) continue;
@@ -189,11 +208,15 @@ class Adviser {
     s.settings = {{"checkpoint_blocks", count}, {"use_reentrant", false}};
     s.predicted_peak = PeakWithout([&](Phase, const Moment& m) {
       // What a phase holds of the activations goes away in proportion.
-      const double share = activation_bytes_ == 0 ? 0 : static_cast<double>(m.categories[Index(Category::kActivation)].rounded) / static_cast<double>(activation_bytes_);
+      const double share = activation_bytes_ == 0
+                               ? 0
+                               : static_cast<double>(m.categories[Index(Category::kActivation)].rounded) /
+                                     static_cast<double>(activation_bytes_);
       return static_cast<int64_t>(static_cast<double>(less) * std::min(1.0, share));
     });
-    s.method = Cat("the ", HumanBytes(saved), " saved inside ", count, " repeated blocks are replaced by their inputs (", HumanBytes(inputs),
-                   ") and one block's recomputation (", HumanBytes(largest), ")");
+    s.method =
+        Cat("the ", HumanBytes(saved), " saved inside ", count, " repeated blocks are replaced by their inputs (",
+            HumanBytes(inputs), ") and one block's recomputation (", HumanBytes(largest), ")");
     s.price = "one more forward of the blocks: about a third more compute";
     s.time_factor = 1.33;
     out_.suggestions.push_back(std::move(s));
@@ -212,13 +235,15 @@ class Adviser {
       const std::string& kind = it->second.kind;
       // A product keeps its narrow copy of a norm's output in place of the output itself.
       if (IsNorm(kind)) return narrow_copies_ != 0 ? Width::kGone : Width::kWide;
-      const bool wide = Contains(kind, "Softmax") || Contains(kind, "Loss") || Contains(kind, "Embedding") || Contains(kind, "ropout");
+      const bool wide = Contains(kind, "Softmax") || Contains(kind, "Loss") || Contains(kind, "Embedding") ||
+                        Contains(kind, "ropout");
       return wide ? Width::kWide : Width::kNarrow;
     }
     if (Contains(site, "Loss")) return Width::kWide;
     // A module's own operators: attention is a product; sums belong to the stream between the blocks.
     const std::string last = site.substr(site.rfind('.') + 1);
-    const bool attention = last == "self" || last == "attn" || last == "attention" || last == "self_attn" || last == "self_attention";
+    const bool attention =
+        last == "self" || last == "attn" || last == "attention" || last == "self_attn" || last == "self_attention";
     return wide_stream && !attention ? Width::kWide : Width::kNarrow;
   }
 
@@ -249,18 +274,24 @@ class Adviser {
     const int64_t saving = static_cast<int64_t>(halved / 2 + gone) - static_cast<int64_t>(narrow_copies_);
     s.predicted_peak = PeakWithout([&](Phase p, const Moment& m) -> int64_t {
       const bool inside = p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute;
-      const double share = activation_bytes_ == 0 ? 0 : static_cast<double>(m.categories[Index(Category::kActivation)].rounded) / static_cast<double>(activation_bytes_);
-      return static_cast<int64_t>(static_cast<double>(saving) * std::min(1.0, share)) - (inside ? static_cast<int64_t>(narrow_weights) : 0);
+      const double share = activation_bytes_ == 0
+                               ? 0
+                               : static_cast<double>(m.categories[Index(Category::kActivation)].rounded) /
+                                     static_cast<double>(activation_bytes_);
+      return static_cast<int64_t>(static_cast<double>(saving) * std::min(1.0, share)) -
+             (inside ? static_cast<int64_t>(narrow_weights) : 0);
     });
-    s.method = Cat("activations of products and convolutions (", HumanBytes(halved), ") halve, those of sums, losses and masks (", HumanBytes(wide),
-                   ") stay; products keep narrow copies of norms' outputs (", HumanBytes(narrow_copies_), " for ", HumanBytes(gone),
-                   ") and of the weights (", HumanBytes(narrow_weights), ")");
+    s.method = Cat("activations of products and convolutions (", HumanBytes(halved),
+                   ") halve, those of sums, losses and masks (", HumanBytes(wide),
+                   ") stay; products keep narrow copies of norms' outputs (", HumanBytes(narrow_copies_), " for ",
+                   HumanBytes(gone), ") and of the weights (", HumanBytes(narrow_weights), ")");
     s.price = "lower precision; faster on cards with bfloat16 units";
     s.time_factor = 0.6;
     out_.suggestions.push_back(std::move(s));
   }
 
-  // The products that read a norm's output, each of which makes its own narrow copy: those that follow it under one parent.
+  // The products that read a norm's output, each of which makes its own narrow copy: those that follow it under one
+  // parent.
   void SeeForCopies(const std::string& path, const Layer& layer, const std::vector<uint64_t>& in) {
     if (IsNorm(layer.kind)) {
       norm_shape_ = in;
@@ -283,28 +314,48 @@ class Adviser {
   void OptimizerTemporaries() {
     const PhasePeak& step = timeline().phase_peaks[Index(Phase::kOptimizer)];
     if (!step.seen || timeline().peak.phase != Phase::kOptimizer) return;
-    const uint64_t temporary = timeline().peak_by_birth_phase[Index(Phase::kOptimizer)][Index(Category::kTemporary)].rounded;
+    const uint64_t temporary =
+        timeline().peak_by_birth_phase[Index(Phase::kOptimizer)][Index(Category::kTemporary)].rounded;
     if (temporary * 20 < timeline().peak.total.rounded) return;
     uint64_t largest = 0;
     for (const BlockGroup& g : timeline().peak_groups) {
-      if (g.phase == Phase::kOptimizer && g.category == Category::kTemporary) largest = std::max(largest, g.requested_each);
+      if (g.phase == Phase::kOptimizer && g.category == Category::kTemporary)
+        largest = std::max(largest, g.requested_each);
     }
     const auto with = [&](uint64_t kept) {
-      return PeakWithout([&](Phase p, const Moment&) { return p == Phase::kOptimizer ? static_cast<int64_t>(temporary - std::min(temporary, kept)) : int64_t{0}; });
+      return PeakWithout([&](Phase p, const Moment&) {
+        return p == Phase::kOptimizer ? static_cast<int64_t>(temporary - std::min(temporary, kept)) : int64_t{0};
+      });
     };
-    out_.suggestions.push_back({"OPTIMIZER_FUSED", {{"fused", true}}, with(0), 1.0,
-                                Cat("the step's temporaries (", HumanBytes(temporary), ") are not made"), "none on CUDA", false});
-    out_.suggestions.push_back({"OPTIMIZER_FOREACH_OFF", {{"foreach", false}}, with(2 * largest), 1.02,
-                                Cat("temporaries of one tensor at a time (two of ", HumanBytes(largest), ") in place of all"),
-                                "more small kernels in the step", false});
+    out_.suggestions.push_back({"OPTIMIZER_FUSED",
+                                {{"fused", true}},
+                                with(0),
+                                1.0,
+                                Cat("the step's temporaries (", HumanBytes(temporary), ") are not made"),
+                                "none on CUDA",
+                                false});
+    out_.suggestions.push_back(
+        {"OPTIMIZER_FOREACH_OFF",
+         {{"foreach", false}},
+         with(2 * largest),
+         1.02,
+         Cat("temporaries of one tensor at a time (two of ", HumanBytes(largest), ") in place of all"),
+         "more small kernels in the step",
+         false});
   }
 
   void ZeroGrad() {
     const uint64_t stale = timeline().peak_stale_gradients.rounded;
     if (timeline().peak.phase != Phase::kForward || stale * 20 < timeline().peak.total.rounded) return;
-    out_.suggestions.push_back({"ZERO_GRAD_EARLY", {{"zero_grad", "set_to_none, right after the step"}},
-                                PeakWithout([&](Phase p, const Moment&) { return p == Phase::kForward ? static_cast<int64_t>(stale) : int64_t{0}; }), 1.0,
-                                "the gradients of the step before are freed before the forward", "none", false});
+    out_.suggestions.push_back({"ZERO_GRAD_EARLY",
+                                {{"zero_grad", "set_to_none, right after the step"}},
+                                PeakWithout([&](Phase p, const Moment&) {
+                                  return p == Phase::kForward ? static_cast<int64_t>(stale) : int64_t{0};
+                                }),
+                                1.0,
+                                "the gradients of the step before are freed before the forward",
+                                "none",
+                                false});
   }
 
   const EventInput& input_;

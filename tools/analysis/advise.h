@@ -18,7 +18,7 @@ struct Suggestion {
   std::string id;
   nlohmann::ordered_json settings;
   uint64_t predicted_peak = 0;
-  double time_factor = 1;      // time for the same number of samples, this run = 1
+  double time_factor = 1;  // time for the same number of samples, this run = 1
   std::string method, price;
   bool fits = false;
 };
@@ -27,8 +27,8 @@ struct Advice {
   Analysis analysis;
   uint64_t capacity = 0;
   double headroom_share = 0;
-  uint64_t outside = 0;        // context and others, not available to blocks
-  uint64_t usable = 0;         // for blocks: capacity less headroom less outside
+  uint64_t outside = 0;  // context and others, not available to blocks
+  uint64_t usable = 0;   // for blocks: capacity less headroom less outside
   uint64_t baseline_peak = 0;
   bool baseline_fits = false;
   std::optional<uint64_t> batch;

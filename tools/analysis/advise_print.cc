@@ -36,16 +36,18 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
 
 std::string AdviceText(const Advice& a, bool color) {
   const Metadata metadata(a.analysis.source.metadata_json);
-  std::string headline = Cat("The run", a.batch ? Cat(" at batch ", *a.batch) : std::string(), " peaks at ", HumanBytes(a.baseline_peak),
-                             metadata.virtual_device() ? " on a virtual device" : "", " and ", a.baseline_fits ? "fits" : "does not fit", " in ",
-                             HumanBytes(a.capacity), " (", HumanBytes(a.usable), " for blocks, after ", Percent(a.headroom_share), " headroom and ",
-                             HumanBytes(a.outside), " outside the allocator).");
+  std::string headline =
+      Cat("The run", a.batch ? Cat(" at batch ", *a.batch) : std::string(), " peaks at ", HumanBytes(a.baseline_peak),
+          metadata.virtual_device() ? " on a virtual device" : "", " and ", a.baseline_fits ? "fits" : "does not fit",
+          " in ", HumanBytes(a.capacity), " (", HumanBytes(a.usable), " for blocks, after ", Percent(a.headroom_share),
+          " headroom and ", HumanBytes(a.outside), " outside the allocator).");
   std::string out = color ? Cat("\033[1m", headline, "\033[0m\n") : Cat(headline, "\n");
   for (const Suggestion& s : a.suggestions) {
     char factor[32];
     std::snprintf(factor, sizeof(factor), "%.2f", s.time_factor);
-    out += Cat("\n", s.id, " ", s.settings.dump(), ": ", s.fits ? "fits" : "does not fit", ", predicted peak ", HumanBytes(s.predicted_peak), ", time x ", factor,
-               "\n  how: ", s.method, "\n  price: ", s.price, "; not verified by a second run\n");
+    out += Cat("\n", s.id, " ", s.settings.dump(), ": ", s.fits ? "fits" : "does not fit", ", predicted peak ",
+               HumanBytes(s.predicted_peak), ", time x ", factor, "\n  how: ", s.method, "\n  price: ", s.price,
+               "; not verified by a second run\n");
   }
   for (const std::string& note : a.notes) out += Cat("\nNote: ", note, ".\n");
   return out;

@@ -6,10 +6,14 @@
 namespace vramledger {
 namespace {
 
-uint64_t Requested(const Moment& m, Category c) { return m.categories[static_cast<size_t>(c)].requested; }
+uint64_t Requested(const Moment& m, Category c) {
+  return m.categories[static_cast<size_t>(c)].requested;
+}
 
 // What blocks add to the requests varies from run to run and not with the batch.
-double Slack(const Moment& m) { return static_cast<double>(m.total.rounded - m.total.requested); }
+double Slack(const Moment& m) {
+  return static_cast<double>(m.total.rounded - m.total.requested);
+}
 
 bool GrowsTemporaries(Phase p) {
   return p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute || p == Phase::kEval;
@@ -36,7 +40,8 @@ BatchModel BatchModel::FromOne(const Timeline& t, uint64_t batch) {
     const Moment& m = t.phase_peaks[p].moment;
     uint64_t grows = Requested(m, Category::kActivation) + Requested(m, Category::kInput);
     if (GrowsTemporaries(static_cast<Phase>(p))) grows += Requested(m, Category::kTemporary);
-    model.lines_[p] = {static_cast<double>(m.total.requested - grows) + Slack(m), static_cast<double>(grows) / static_cast<double>(batch)};
+    model.lines_[p] = {static_cast<double>(m.total.requested - grows) + Slack(m),
+                       static_cast<double>(grows) / static_cast<double>(batch)};
   }
   return model;
 }

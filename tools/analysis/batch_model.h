@@ -1,5 +1,6 @@
-// The peak as a function of the batch size: a straight line for each phase, the highest of them at each batch. Lines are drawn
-// through requested bytes, and the larger rounding is added: blocks vary from run to run by tens of MiB, requests do not.
+// The peak as a function of the batch size: a straight line for each phase, the highest of them at each batch. Lines
+// are drawn through requested bytes, and the larger rounding is added: blocks vary from run to run by tens of MiB,
+// requests do not.
 #ifndef VRAMLEDGER_TOOLS_ANALYSIS_BATCH_MODEL_H_
 #define VRAMLEDGER_TOOLS_ANALYSIS_BATCH_MODEL_H_
 
@@ -16,7 +17,8 @@ class BatchModel {
  public:
   // From two runs at different batch sizes.
   static BatchModel FromTwo(const Timeline& a, uint64_t batch_a, const Timeline& b, uint64_t batch_b);
-  // From one run: what grows with the batch is taken to be activations, inputs, and the temporaries of forward and backward.
+  // From one run: what grows with the batch is taken to be activations, inputs, and the temporaries of forward and
+  // backward.
   static BatchModel FromOne(const Timeline& t, uint64_t batch);
 
   uint64_t Peak(double batch) const;

@@ -16,8 +16,8 @@ struct Block {
   uint64_t address = 0;
   uint64_t requested = 0;
   uint64_t rounded = 0;
-  uint64_t birth = 0;        // clock of BlockTable
-  uint64_t ordinal = 0;      // allocations in order, over all devices
+  uint64_t birth = 0;    // clock of BlockTable
+  uint64_t ordinal = 0;  // allocations in order, over all devices
   uint32_t module = 0;
   uint32_t name = 0;
   uint32_t birth_step = 0;

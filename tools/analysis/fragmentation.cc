@@ -11,7 +11,8 @@ struct SegmentView {
 
 }  // namespace
 
-Fragmentation MeasureFragmentation(const BlockTable& table, const AddressRanges& reserved, const FragmentationQuestion& question) {
+Fragmentation MeasureFragmentation(const BlockTable& table, const AddressRanges& reserved,
+                                   const FragmentationQuestion& question) {
   Fragmentation f;
   std::vector<const Block*> blocks;
   for (const auto& entry : table.live()) {
@@ -19,8 +20,10 @@ Fragmentation MeasureFragmentation(const BlockTable& table, const AddressRanges&
   }
   std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) { return a->address < b->address; });
   for (const Block* b : blocks) {
-    if (b->pending) f.pending_bytes += b->rounded;
-    else f.internal_bytes += b->rounded - b->requested;
+    if (b->pending)
+      f.pending_bytes += b->rounded;
+    else
+      f.internal_bytes += b->rounded - b->requested;
   }
   f.known = !reserved.spans().empty();
   size_t next = 0;

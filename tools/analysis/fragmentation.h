@@ -18,7 +18,8 @@ struct FragmentationQuestion {
   std::function<std::string(uint32_t module)> site;
 };
 
-Fragmentation MeasureFragmentation(const BlockTable& table, const AddressRanges& reserved, const FragmentationQuestion& question);
+Fragmentation MeasureFragmentation(const BlockTable& table, const AddressRanges& reserved,
+                                   const FragmentationQuestion& question);
 
 }  // namespace vramledger
 

@@ -105,6 +105,8 @@ int Hindsight::BusiestDevice() const {
   return best;
 }
 
-Hindsight LookThrough(EventSource& source) { return Pass(source).Run(); }
+Hindsight LookThrough(EventSource& source) {
+  return Pass(source).Run();
+}
 
 }  // namespace vramledger

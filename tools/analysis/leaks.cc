@@ -26,7 +26,9 @@ std::vector<LeakSuspect> LeakWatch::Suspects(const BlockTable& table, int device
   for (const auto& entry : table.live()) {
     const Block& b = entry.second;
     // A block of the last step may still be on its way to a free.
-    if (b.device != device || b.pending || b.birth_step >= last_step || b.role == Role::kParameter || b.role == Role::kBuffer) continue;
+    if (b.device != device || b.pending || b.birth_step >= last_step || b.role == Role::kParameter ||
+        b.role == Role::kBuffer)
+      continue;
     Group& g = groups[KeyOf(b)];
     g.suspect.phase = b.phase;
     g.suspect.requested_each = b.requested;
@@ -41,8 +43,8 @@ std::vector<LeakSuspect> LeakWatch::Suspects(const BlockTable& table, int device
   for (auto& [key, g] : groups) {
     const auto steps = static_cast<double>(g.steps.size());
     if (g.steps.size() < kMinSteps || steps < kMinStepShare * (g.last - g.first + 1)) continue;
-    if (g.last + 2 < last_step) continue;           // it stopped
-    if (late_frees_.contains(key)) continue;        // some of its kind do come back, only later: no steady leak
+    if (g.last + 2 < last_step) continue;     // it stopped
+    if (late_frees_.contains(key)) continue;  // some of its kind do come back, only later: no steady leak
     g.suspect.steps = g.steps.size();
     g.suspect.site = site(g.module);
     out.push_back(g.suspect);

@@ -16,8 +16,12 @@ struct Bytes {
   uint64_t rounded = 0;
   uint64_t count = 0;
 
-  void Add(uint64_t requested_bytes, uint64_t rounded_bytes) { requested += requested_bytes, rounded += rounded_bytes, ++count; }
-  void Remove(uint64_t requested_bytes, uint64_t rounded_bytes) { requested -= requested_bytes, rounded -= rounded_bytes, --count; }
+  void Add(uint64_t requested_bytes, uint64_t rounded_bytes) {
+    requested += requested_bytes, rounded += rounded_bytes, ++count;
+  }
+  void Remove(uint64_t requested_bytes, uint64_t rounded_bytes) {
+    requested -= requested_bytes, rounded -= rounded_bytes, --count;
+  }
   void Merge(const Bytes& other) { requested += other.requested, rounded += other.rounded, count += other.count; }
 };
 
@@ -29,8 +33,8 @@ struct Moment {
   uint64_t time_ns = 0;
   uint64_t step = 0;
   Phase phase = Phase::kUnknown;
-  Bytes total;                  // blocks that the program holds
-  uint64_t pending_bytes = 0;   // freed by the program, still awaited by a stream
+  Bytes total;                 // blocks that the program holds
+  uint64_t pending_bytes = 0;  // freed by the program, still awaited by a stream
   uint64_t reserved_bytes = 0;
   CategoryTable categories;
 };
@@ -52,17 +56,17 @@ struct BlockGroup {
 
 // reserved - rounded, by why it is free; see DESIGN: never one number without the split.
 struct Fragmentation {
-  bool known = false;             // false: the source records no segments
+  bool known = false;  // false: the source records no segments
   uint64_t sequence = 0;
-  uint64_t internal_bytes = 0;    // rounded - requested
-  uint64_t pinned_bytes = 0;      // holes in segments that also hold live blocks
-  uint64_t idle_bytes = 0;        // whole free segments
-  uint64_t stream_bytes = 0;      // free, and of a stream that asks for nothing any more
+  uint64_t internal_bytes = 0;  // rounded - requested
+  uint64_t pinned_bytes = 0;    // holes in segments that also hold live blocks
+  uint64_t idle_bytes = 0;      // whole free segments
+  uint64_t stream_bytes = 0;    // free, and of a stream that asks for nothing any more
   uint64_t pending_bytes = 0;
   uint64_t largest_hole_bytes = 0;
   uint64_t holes = 0;
   uint64_t idle_segments = 0, pinned_segments = 0, segments = 0;
-  uint64_t pinning_blocks = 0;    // live blocks in segments with holes
+  uint64_t pinning_blocks = 0;  // live blocks in segments with holes
   uint64_t pinning_bytes = 0;
   std::string largest_pinned_site;  // place of the largest live block in the segment with most free bytes
   uint64_t external() const { return pinned_bytes + idle_bytes + stream_bytes + pending_bytes; }
@@ -82,8 +86,8 @@ struct LeakSuspect {
   std::string site;
   Phase phase = Phase::kUnknown;
   uint64_t requested_each = 0;
-  uint64_t blocks = 0;          // alive at the end, older than a step
-  uint64_t steps = 0;           // distinct steps they were born in
+  uint64_t blocks = 0;  // alive at the end, older than a step
+  uint64_t steps = 0;   // distinct steps they were born in
   uint64_t bytes = 0;
 };
 
@@ -116,10 +120,10 @@ struct Timeline {
 
   Moment peak;
   std::array<std::array<Bytes, kCategoryCount>, kPhaseCount> peak_by_birth_phase{};
-  std::vector<NamedBytes> peak_modules;   // largest first
+  std::vector<NamedBytes> peak_modules;  // largest first
   std::vector<NamedBytes> peak_names;
-  std::vector<BlockGroup> peak_groups;    // largest first
-  Bytes peak_stale_gradients;             // gradients of an earlier step
+  std::vector<BlockGroup> peak_groups;  // largest first
+  Bytes peak_stale_gradients;           // gradients of an earlier step
   Bytes peak_before_recording;
   Fragmentation at_peak;
 
@@ -139,7 +143,7 @@ struct Timeline {
 
   bool device_sampled = false;
   uint64_t device_total_bytes = 0;
-  uint64_t outside_peak_bytes = 0;        // device used - reserved, largest sample
+  uint64_t outside_peak_bytes = 0;  // device used - reserved, largest sample
   uint64_t outside_last_bytes = 0;
   uint64_t used_peak_bytes = 0;
 };

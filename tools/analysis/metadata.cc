@@ -57,6 +57,21 @@ DeviceInfo Metadata::device(int index) const {
   return info;
 }
 
+std::vector<ModelSize> Metadata::model_sizes() const {
+  std::vector<ModelSize> out;
+  for (const nlohmann::json& model : models_) {
+    const auto parameters = model.is_object() ? model.find("parameters") : model.end();
+    if (parameters == model.end() || !parameters->is_array()) continue;
+    ModelSize size{JsonText(model, "name"), JsonText(model, "class")};
+    for (const nlohmann::json& p : *parameters) {
+      size.parameters += JsonUint(p, "numel");
+      size.parameter_bytes += JsonUint(p, "numel") * JsonUint(p, "element_bytes");
+    }
+    out.push_back(std::move(size));
+  }
+  return out;
+}
+
 std::optional<uint64_t> Metadata::batch_size() const {
   const uint64_t n = JsonUint(root_, "batch_size");
   return n != 0 ? std::optional<uint64_t>(n) : std::nullopt;

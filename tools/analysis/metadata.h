@@ -12,6 +12,13 @@
 
 namespace vramledger {
 
+// One network as it was described when it first ran.
+struct ModelSize {
+  std::string name, class_name;
+  uint64_t parameters = 0;       // elements
+  uint64_t parameter_bytes = 0;
+};
+
 class Metadata {
  public:
   explicit Metadata(const std::string& text);
@@ -23,6 +30,7 @@ class Metadata {
   std::optional<uint64_t> config(const std::vector<std::string>& keys) const;
   // Longest input sequence: "sequence_length" if recorded.
   std::optional<uint64_t> sequence_length() const;
+  std::vector<ModelSize> model_sizes() const;
   // Objects as written.
   const nlohmann::json& models() const { return models_; }
   const nlohmann::json& optimizers() const { return optimizers_; }

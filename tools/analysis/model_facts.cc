@@ -87,7 +87,9 @@ class Reader {
   void Optimizers() {
     if (metadata_.optimizers().empty() || out_.parameters.numel == 0) return;
     const double element = static_cast<double>(out_.parameters.bytes) / static_cast<double>(out_.parameters.numel);
-    const double rounding = out_.trainable.bytes == 0 ? 1 : static_cast<double>(out_.trainable.rounded) / static_cast<double>(out_.trainable.bytes);
+    const double rounding = out_.trainable.bytes == 0 ? 1
+                                                      : static_cast<double>(out_.trainable.rounded) /
+                                                            static_cast<double>(out_.trainable.bytes);
     uint64_t textbook = 0, analytic = 0;
     bool known = true;
     for (const json& o : metadata_.optimizers()) {
@@ -95,11 +97,13 @@ class Reader {
       const auto bytes = static_cast<uint64_t>(element * static_cast<double>(JsonUint(o, "param_count")));
       std::optional<OptimizerKind> family = OptimizerFromName(kind);
       const auto momentum = o.find("momentum");
-      if (family == OptimizerKind::kSgd && momentum != o.end() && momentum->is_number() && momentum->get<double>() != 0) family = OptimizerKind::kMomentum;
+      if (family == OptimizerKind::kSgd && momentum != o.end() && momentum->is_number() && momentum->get<double>() != 0)
+        family = OptimizerKind::kMomentum;
       if (family) {
         textbook += StateCopies(*family) * bytes;
         const std::string formula = Cat(StateCopies(*family), " x parameters (", kind, ")");
-        if (out_.state_formula.find(formula) == std::string::npos) out_.state_formula += (out_.state_formula.empty() ? "" : ", ") + formula;
+        if (out_.state_formula.find(formula) == std::string::npos)
+          out_.state_formula += (out_.state_formula.empty() ? "" : ", ") + formula;
       } else {
         known = false;
       }
@@ -136,7 +140,8 @@ class Reader {
     if (!hidden || !layers || !batch || !sequence) return false;
     const uint64_t element = out_.parameters.numel == 0 ? 4 : out_.parameters.bytes / out_.parameters.numel;
     out_.textbook_activation = TextbookTransformerActivations(*batch, *sequence, *hidden, *layers, element);
-    out_.activation_formula = Cat("one hidden state a layer: ", *batch, " x ", *sequence, " x ", *hidden, " x ", *layers, " layers x ", element, " B");
+    out_.activation_formula = Cat("one hidden state a layer: ", *batch, " x ", *sequence, " x ", *hidden, " x ",
+                                  *layers, " layers x ", element, " B");
     const absl::StatusOr<ModelConfig> model = ReadModelConfig(*it);
     if (JsonBool(metadata_.root(), "autocast")) {
       out_.analytic_note = "not computed under autocast";
@@ -162,15 +167,17 @@ class Reader {
         const std::vector<uint64_t> in = Shape(layer, "in_shape"), out = Shape(layer, "out_shape");
         if (!std::string_view(kind).starts_with("Conv") || out.size() < 3 || in.size() != out.size()) continue;
         const size_t n = out.size() - 2;
-        const std::vector<uint64_t> kernel = Numbers(layer, "kernel", n, 1), stride = Numbers(layer, "stride", n, 1), pad = Numbers(layer, "padding", n, 0);
+        const std::vector<uint64_t> kernel = Numbers(layer, "kernel", n, 1), stride = Numbers(layer, "stride", n, 1),
+                                    pad = Numbers(layer, "padding", n, 0);
         const std::vector<uint64_t> dilation = Numbers(layer, "dilation", n, 1);
         uint64_t bytes = out[0] * out[1] * JsonUint(layer, "element_bytes", 4);
         bool as_formula = true;
         for (size_t d = 0; d < n; ++d) {
           const uint64_t wide = (kernel[d] - 1) * dilation[d] + 1;
-          const uint64_t size = std::string_view(kind).starts_with("ConvTranspose")
-                                    ? (in[d + 2] - 1) * stride[d] + wide - std::min(2 * pad[d], (in[d + 2] - 1) * stride[d] + wide)
-                                    : ConvolutionOutput(in[d + 2], wide, stride[d], pad[d]);
+          const uint64_t size =
+              std::string_view(kind).starts_with("ConvTranspose")
+                  ? (in[d + 2] - 1) * stride[d] + wide - std::min(2 * pad[d], (in[d + 2] - 1) * stride[d] + wide)
+                  : ConvolutionOutput(in[d + 2], wide, stride[d], pad[d]);
           as_formula &= size == out[d + 2];
           bytes *= size;
         }
@@ -184,7 +191,9 @@ class Reader {
       return;
     }
     out_.textbook_activation = sum;
-    out_.activation_formula = Cat("output of each of ", layers, " convolutions: ((in + 2 pad - kernel) / stride + 1)^2 x channels x batch x element size");
+    out_.activation_formula =
+        Cat("output of each of ", layers,
+            " convolutions: ((in + 2 pad - kernel) / stride + 1)^2 x channels x batch x element size");
     out_.analytic_note = "not computed yet for convolutional networks";
   }
 
@@ -194,6 +203,8 @@ class Reader {
 
 }  // namespace
 
-RunFacts ReadRunFacts(const Metadata& metadata) { return Reader(metadata).Run(); }
+RunFacts ReadRunFacts(const Metadata& metadata) {
+  return Reader(metadata).Run();
+}
 
 }  // namespace vramledger

@@ -28,12 +28,12 @@ struct RunFacts {
   TensorSum parameters, trainable, buffers;  // over all models
   // Bytes of optimizer state: by the textbook (copies of the parameters), and by the state's own tensors.
   std::optional<uint64_t> textbook_state, analytic_state, analytic_state_rounded;
-  std::string state_formula;                 // "2 x parameters (AdamW)"
+  std::string state_formula;  // "2 x parameters (AdamW)"
   std::optional<uint64_t> textbook_activation;
   std::string activation_formula;
   std::optional<uint64_t> analytic_activation;
-  std::string analytic_note;                 // how the analytic activation was computed, or why not
-  uint64_t convolution_mismatches = 0;       // layers whose output is not what the formula gives
+  std::string analytic_note;            // how the analytic activation was computed, or why not
+  uint64_t convolution_mismatches = 0;  // layers whose output is not what the formula gives
 };
 
 RunFacts ReadRunFacts(const Metadata& metadata);

@@ -69,7 +69,8 @@ class Builder {
         row.formula = facts_.state_formula;
         if (facts_.analytic_state) {
           predicted_rounding = *facts_.analytic_state_rounded - *facts_.analytic_state;
-          if (facts_.textbook_state) Differ(&row, "state tensors beyond the textbook's", *facts_.analytic_state, *facts_.textbook_state);
+          if (facts_.textbook_state)
+            Differ(&row, "state tensors beyond the textbook's", *facts_.analytic_state, *facts_.textbook_state);
           Differ(&row, "state found in the trace beyond its tensors", row.traced.requested, *facts_.analytic_state);
         }
         break;
@@ -85,20 +86,27 @@ class Builder {
       row.differences.push_back({"each tensor rounded up to 512 B", static_cast<int64_t>(part)});
       rounding -= part;
     }
-    if (rounding != 0) row.differences.push_back({described && category <= Category::kOptimizerState ? "ends of blocks too small to split off" : "rounding to blocks", static_cast<int64_t>(rounding)});
+    if (rounding != 0)
+      row.differences.push_back({described && category <= Category::kOptimizerState
+                                     ? "ends of blocks too small to split off"
+                                     : "rounding to blocks",
+                                 static_cast<int64_t>(rounding)});
     out_.rows.push_back(std::move(row));
   }
 
   static void Differ(ReconcileRow* row, std::string name, uint64_t larger, uint64_t smaller) {
-    if (larger != smaller) row->differences.push_back({std::move(name), static_cast<int64_t>(larger) - static_cast<int64_t>(smaller)});
+    if (larger != smaller)
+      row->differences.push_back({std::move(name), static_cast<int64_t>(larger) - static_cast<int64_t>(smaller)});
   }
 
   static void Tensors(const TensorSum& sum, std::string formula, ReconcileRow* row, uint64_t* predicted_rounding) {
     row->textbook = row->analytic = sum.bytes;
     row->formula = std::move(formula);
     *predicted_rounding = sum.rounded - sum.bytes;
-    if (row->traced.requested < sum.bytes) Differ(row, "not found in the trace: shared, on the host, or never made", row->traced.requested, sum.bytes);
-    if (row->traced.requested > sum.bytes) Differ(row, "copies and blocks without a tensor in the description", row->traced.requested, sum.bytes);
+    if (row->traced.requested < sum.bytes)
+      Differ(row, "not found in the trace: shared, on the host, or never made", row->traced.requested, sum.bytes);
+    if (row->traced.requested > sum.bytes)
+      Differ(row, "copies and blocks without a tensor in the description", row->traced.requested, sum.bytes);
   }
 
   void Activations(ReconcileRow* row) {
@@ -113,18 +121,24 @@ class Builder {
     const uint64_t sequence = t.category_peaks[static_cast<size_t>(Category::kActivation)].sequence;
     std::map<std::string, uint64_t> places;
     for (const BlockGroup& g : GroupsAt(**source, hindsight_, t.device, sequence, Category::kActivation)) {
-      places[g.site.empty() ? std::string("saved outside every module (such as the loss)") : Cat("saved in ", Pattern(g.site))] += g.bytes.requested;
+      places[g.site.empty() ? std::string("saved outside every module (such as the loss)")
+                            : Cat("saved in ", Pattern(g.site))] += g.bytes.requested;
     }
     std::vector<std::pair<uint64_t, std::string>> ranked;
     for (const auto& [place, bytes] : places) ranked.emplace_back(bytes, place);
     std::sort(ranked.rbegin(), ranked.rend());
     uint64_t rest = 0;
     for (size_t i = 0; i < ranked.size(); ++i) {
-      if (i < kPlaces) row->differences.push_back({ranked[i].second, static_cast<int64_t>(ranked[i].first)});
-      else rest += ranked[i].first;
+      if (i < kPlaces)
+        row->differences.push_back({ranked[i].second, static_cast<int64_t>(ranked[i].first)});
+      else
+        rest += ranked[i].first;
     }
-    if (rest != 0) row->differences.push_back({Cat("saved in ", ranked.size() - kPlaces, " other places"), static_cast<int64_t>(rest)});
-    if (row->textbook) row->differences.push_back({"less what the textbook counts", -static_cast<int64_t>(*row->textbook)});
+    if (rest != 0)
+      row->differences.push_back(
+          {Cat("saved in ", ranked.size() - kPlaces, " other places"), static_cast<int64_t>(rest)});
+    if (row->textbook)
+      row->differences.push_back({"less what the textbook counts", -static_cast<int64_t>(*row->textbook)});
   }
 
   void Models() {
@@ -152,6 +166,8 @@ class Builder {
 
 }  // namespace
 
-absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device) { return Builder(input, device).Run(); }
+absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device) {
+  return Builder(input, device).Run();
+}
 
 }  // namespace vramledger

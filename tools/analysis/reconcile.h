@@ -22,8 +22,8 @@ struct Difference {
 struct ReconcileRow {
   std::string category;
   std::optional<uint64_t> textbook, analytic;
-  Bytes traced;                         // at this category's own peak
-  Bytes at_peak;                        // at the peak of the whole
+  Bytes traced;   // at this category's own peak
+  Bytes at_peak;  // at the peak of the whole
   std::string formula, note;
   std::vector<Difference> differences;  // from the textbook (analytic where there is none) to rounded
 };
@@ -41,7 +41,7 @@ struct Reconciliation {
   Analysis analysis;
   std::vector<ReconcileRow> rows;
   std::vector<ReconcileModel> models;
-  uint64_t textbook_total = 0;          // parameters + optimizer states + activations + buffers
+  uint64_t textbook_total = 0;  // parameters + optimizer states + activations + buffers
 };
 
 absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device);

@@ -10,14 +10,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json OrNull(const std::optional<uint64_t>& n) { return n ? Json(*n) : Json(nullptr); }
-std::string OrDash(const std::optional<uint64_t>& n) { return n ? Grouped(*n) : std::string("-"); }
-
-double UnexplainedShare(const Timeline& t) {
-  return t.peak.total.rounded == 0 ? 0.0 : static_cast<double>(t.peak.categories[0].rounded) / static_cast<double>(t.peak.total.rounded);
+Json OrNull(const std::optional<uint64_t>& n) {
+  return n ? Json(*n) : Json(nullptr);
+}
+std::string OrDash(const std::optional<uint64_t>& n) {
+  return n ? Grouped(*n) : std::string("-");
 }
 
-std::string Signed(int64_t bytes) { return bytes < 0 ? Cat("-", Grouped(static_cast<uint64_t>(-bytes))) : Cat("+", Grouped(static_cast<uint64_t>(bytes))); }
+double UnexplainedShare(const Timeline& t) {
+  return t.peak.total.rounded == 0
+             ? 0.0
+             : static_cast<double>(t.peak.categories[0].rounded) / static_cast<double>(t.peak.total.rounded);
+}
+
+std::string Signed(int64_t bytes) {
+  return bytes < 0 ? Cat("-", Grouped(static_cast<uint64_t>(-bytes))) : Cat("+", Grouped(static_cast<uint64_t>(bytes)));
+}
 
 }  // namespace
 
@@ -40,8 +48,12 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
   }
   Json models = Json::array();
   for (const ReconcileModel& m : r.models) {
-    models.push_back({{"name", m.name}, {"class", m.kind}, {"parameters", m.parameters}, {"parameter_bytes", m.parameter_bytes},
-                      {"traced_parameter_bytes", m.traced_parameter_bytes}, {"traced_gradient_bytes", m.traced_gradient_bytes},
+    models.push_back({{"name", m.name},
+                      {"class", m.kind},
+                      {"parameters", m.parameters},
+                      {"parameter_bytes", m.parameter_bytes},
+                      {"traced_parameter_bytes", m.traced_parameter_bytes},
+                      {"traced_gradient_bytes", m.traced_gradient_bytes},
                       {"traced_optimizer_state_bytes", m.traced_state_bytes}});
   }
   return {{"schema", "vramledger.reconcile/1"},
@@ -50,7 +62,11 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
           {"loss", LossJson(r.analysis)},
           {"rows", std::move(rows)},
           {"textbook_total_bytes", r.textbook_total},
-          {"peak", {{"phase", PhaseName(t.peak.phase)}, {"step", t.peak.step}, {"requested_bytes", t.peak.total.requested}, {"rounded_bytes", t.peak.total.rounded}}},
+          {"peak",
+           {{"phase", PhaseName(t.peak.phase)},
+            {"step", t.peak.step},
+            {"requested_bytes", t.peak.total.requested},
+            {"rounded_bytes", t.peak.total.rounded}}},
           {"reserved_bytes", t.reserved_peak_bytes},
           {"outside_bytes", t.device_sampled ? Json(t.outside_peak_bytes) : Json(nullptr)},
           {"unexplained_bytes", t.peak.categories[0].rounded},
@@ -61,23 +77,34 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
 std::string ReconcileText(const Reconciliation& r, bool color) {
   const Timeline& t = r.analysis.timeline;
   const Metadata metadata(r.analysis.source.metadata_json);
-  std::string headline = Cat("The peak, ", HumanBytes(t.peak.total.rounded), " in ", PhaseName(t.peak.phase), " of step ", t.peak.step,
-                             metadata.virtual_device() ? " on a virtual device" : "", ", is ", r.textbook_total == 0 ? std::string() :
-                             Cat(Percent(static_cast<double>(t.peak.total.rounded) / static_cast<double>(r.textbook_total)), " of the textbook's ", HumanBytes(r.textbook_total), "; "),
-                             Percent(UnexplainedShare(t)), " of it is unexplained.");
+  std::string headline = Cat("The peak is ", HumanBytes(t.peak.total.rounded), " in ", PhaseName(t.peak.phase),
+                             " of step ", t.peak.step, metadata.virtual_device() ? " on a virtual device" : "", "; ");
+  if (r.textbook_total != 0) {
+    headline +=
+        Cat("that is ", Percent(static_cast<double>(t.peak.total.rounded) / static_cast<double>(r.textbook_total)),
+            " of the textbook's ", HumanBytes(r.textbook_total), "; ");
+  }
+  headline += Cat(Percent(UnexplainedShare(t)), " of it is unexplained.");
   std::string out = color ? Cat("\033[1m", headline, "\033[0m\n") : Cat(headline, "\n");
   if (r.analysis.source.health.ended_early) out += "The trace ends early: the program did not close it.\n";
   out += "\nEach category at its own peak, in bytes\n";
   TextTable table;
   table.Row({"category", "textbook", "analytic", "requested", "rounded", "rounded, at the peak of all"});
   for (const ReconcileRow& row : r.rows) {
-    table.Row({row.category, OrDash(row.textbook), OrDash(row.analytic), Grouped(row.traced.requested), Grouped(row.traced.rounded), Grouped(row.at_peak.rounded)});
+    table.Row({row.category, OrDash(row.textbook), OrDash(row.analytic), Grouped(row.traced.requested),
+               Grouped(row.traced.rounded), Grouped(row.at_peak.rounded)});
   }
   table.Row({"= in use at the peak", "", "", "", "", Grouped(t.peak.total.rounded)});
   table.Row({"reserved at most", "", "", "", "", Grouped(t.reserved_peak_bytes)});
-  table.Row({"outside the allocator", "", "", "", "", t.device_sampled ? Grouped(t.outside_peak_bytes) : std::string("not sampled")});
+  table.Row({"outside the allocator", "", "", "", "",
+             t.device_sampled ? Grouped(t.outside_peak_bytes) : std::string("not sampled")});
   out += table.Text();
-  out += Cat("\nThe textbook: total = parameters + optimizer states + activations + buffers = ", Grouped(r.textbook_total), " B.\n");
+  if (r.textbook_total == 0)
+    out +=
+        "\nThe trace describes no model (it was recorded without the Python hooks), so there is no textbook column.\n";
+  else
+    out += Cat("\nThe textbook: total = parameters + optimizer states + activations + buffers = ",
+               Grouped(r.textbook_total), " B.\n");
   for (const ReconcileRow& row : r.rows) {
     if (row.formula.empty() && row.differences.empty()) continue;
     out += Cat("\n", row.category, row.formula.empty() ? std::string() : Cat(": ", row.formula), "\n");
@@ -86,8 +113,9 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
     out += differences.Text(4);
     if (!row.note.empty()) out += Cat("    analytic: ", row.note, ".\n");
     if (row.category == "activation" && row.textbook && row.traced.requested > *row.textbook + *row.textbook / 20) {
-      out += Cat("    The rule of thumb counts one output a layer; autograd keeps what each operator's backward needs, here ",
-                 Percent(static_cast<double>(row.traced.requested) / static_cast<double>(*row.textbook)), " of it.\n");
+      out += Cat(
+          "    The rule of thumb counts one output a layer; autograd keeps what each operator's backward needs, here ",
+          Percent(static_cast<double>(row.traced.requested) / static_cast<double>(*row.textbook)), " of it.\n");
     }
   }
   if (r.models.size() > 1) {
@@ -95,7 +123,8 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
     TextTable models;
     models.Row({"model", "parameters", "parameter B", "traced B", "gradient B", "state B"});
     for (const ReconcileModel& m : r.models) {
-      models.Row({m.name, Grouped(m.parameters), Grouped(m.parameter_bytes), Grouped(m.traced_parameter_bytes), Grouped(m.traced_gradient_bytes), Grouped(m.traced_state_bytes)});
+      models.Row({m.name, Grouped(m.parameters), Grouped(m.parameter_bytes), Grouped(m.traced_parameter_bytes),
+                  Grouped(m.traced_gradient_bytes), Grouped(m.traced_state_bytes)});
     }
     out += models.Text();
   }

@@ -7,7 +7,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json BytesJson(const Bytes& b) { return {{"requested_bytes", b.requested}, {"rounded_bytes", b.rounded}, {"count", b.count}}; }
+Json BytesJson(const Bytes& b) {
+  return {{"requested_bytes", b.requested}, {"rounded_bytes", b.rounded}, {"count", b.count}};
+}
 
 Json CategoriesJson(const CategoryTable& table, bool all) {
   Json out = Json::object();
@@ -33,7 +35,11 @@ Json FragmentationJson(const Fragmentation& f) {
   return {{"known", f.known},
           {"internal_bytes", f.internal_bytes},
           {"external_bytes", f.external()},
-          {"external", {{"pinned_bytes", f.pinned_bytes}, {"idle_bytes", f.idle_bytes}, {"stream_bytes", f.stream_bytes}, {"pending_bytes", f.pending_bytes}}},
+          {"external",
+           {{"pinned_bytes", f.pinned_bytes},
+            {"idle_bytes", f.idle_bytes},
+            {"stream_bytes", f.stream_bytes},
+            {"pending_bytes", f.pending_bytes}}},
           {"largest_hole_bytes", f.largest_hole_bytes},
           {"holes", f.holes},
           {"segments", f.segments},
@@ -54,8 +60,9 @@ Json PeakJson(const Timeline& t, size_t top) {
   Json out = MomentJson(t.peak);
   out["categories"] = CategoriesJson(t.peak.categories, /*all=*/true);
   out["unexplained_bytes"] = t.peak.categories[0].rounded;
-  out["unexplained_share"] =
-      t.peak.total.rounded == 0 ? 0.0 : static_cast<double>(t.peak.categories[0].rounded) / static_cast<double>(t.peak.total.rounded);
+  out["unexplained_share"] = t.peak.total.rounded == 0 ? 0.0
+                                                       : static_cast<double>(t.peak.categories[0].rounded) /
+                                                             static_cast<double>(t.peak.total.rounded);
   out["before_recording"] = BytesJson(t.peak_before_recording);
   Json phases = Json::object();
   for (int p = 0; p < kPhaseCount; ++p) {
@@ -73,8 +80,13 @@ Json PeakJson(const Timeline& t, size_t top) {
   Json groups = Json::array();
   for (size_t i = 0; i < t.peak_groups.size() && i < top; ++i) {
     const BlockGroup& g = t.peak_groups[i];
-    groups.push_back({{"site", g.site}, {"name", g.tensor}, {"phase", PhaseName(g.phase)}, {"category", CategoryName(g.category)},
-                      {"each_bytes", g.requested_each}, {"requested_bytes", g.bytes.requested}, {"rounded_bytes", g.bytes.rounded},
+    groups.push_back({{"site", g.site},
+                      {"name", g.tensor},
+                      {"phase", PhaseName(g.phase)},
+                      {"category", CategoryName(g.category)},
+                      {"each_bytes", g.requested_each},
+                      {"requested_bytes", g.bytes.requested},
+                      {"rounded_bytes", g.bytes.rounded},
                       {"count", g.bytes.count}});
   }
   out["blocks_by_size"] = std::move(groups);
@@ -87,8 +99,13 @@ Json StepsJson(const Timeline& t) {
   for (size_t i = 0; i < t.steps.size(); ++i) {
     if (t.steps.size() > 2 * kKept && i >= kKept && i + kKept < t.steps.size()) continue;
     const StepSummary& s = t.steps[i];
-    out.push_back({{"step", s.number}, {"optimizer", s.optimizer}, {"end_ns", s.end_ns}, {"peak_requested_bytes", s.peak.total.requested},
-                   {"peak_rounded_bytes", s.peak.total.rounded}, {"peak_phase", PhaseName(s.peak.phase)}, {"floor_bytes", s.floor_bytes},
+    out.push_back({{"step", s.number},
+                   {"optimizer", s.optimizer},
+                   {"end_ns", s.end_ns},
+                   {"peak_requested_bytes", s.peak.total.requested},
+                   {"peak_rounded_bytes", s.peak.total.rounded},
+                   {"peak_phase", PhaseName(s.peak.phase)},
+                   {"floor_bytes", s.floor_bytes},
                    {"reserved_bytes", s.reserved_bytes}});
   }
   return out;
@@ -98,26 +115,22 @@ Json StepsJson(const Timeline& t) {
 Json FailuresJson(const Timeline& t) {
   Json out = Json::array();
   for (const FailedRequest& f : t.failures) {
-    out.push_back({{"time_ns", f.time_ns}, {"step", f.step}, {"phase", PhaseName(f.phase)}, {"request_bytes", f.request_bytes},
-                   {"device_free_bytes", f.device_free_bytes}, {"rounded_bytes", f.moment.total.rounded},
-                   {"reserved_bytes", f.moment.reserved_bytes}, {"largest_hole_bytes", f.fragmentation.largest_hole_bytes}});
+    out.push_back({{"time_ns", f.time_ns},
+                   {"step", f.step},
+                   {"phase", PhaseName(f.phase)},
+                   {"request_bytes", f.request_bytes},
+                   {"device_free_bytes", f.device_free_bytes},
+                   {"rounded_bytes", f.moment.total.rounded},
+                   {"reserved_bytes", f.moment.reserved_bytes},
+                   {"largest_hole_bytes", f.fragmentation.largest_hole_bytes}});
   }
   return out;
 }
 
-// Each network apart, as its parameters were described when it first ran.
 Json ModelsJson(const Metadata& m) {
   Json out = Json::array();
-  for (const nlohmann::json& model : m.models()) {
-    uint64_t count = 0;
-    uint64_t bytes = 0;
-    const auto parameters = model.find("parameters");
-    if (parameters == model.end() || !parameters->is_array()) continue;
-    for (const nlohmann::json& p : *parameters) {
-      count += JsonUint(p, "numel");
-      bytes += JsonUint(p, "numel") * JsonUint(p, "element_bytes");
-    }
-    out.push_back({{"name", JsonText(model, "name")}, {"class", JsonText(model, "class")}, {"parameters", count}, {"parameter_bytes", bytes}});
+  for (const ModelSize& size : m.model_sizes()) {
+    out.push_back({{"name", size.name}, {"class", size.class_name}, {"parameters", size.parameters}, {"parameter_bytes", size.parameter_bytes}});
   }
   return out;
 }
@@ -173,7 +186,8 @@ nlohmann::ordered_json LossJson(const Analysis& a) {
 
 nlohmann::ordered_json ReportJson(const Analysis& a, size_t top) {
   const Timeline& t = a.timeline;
-  Json out = {{"schema", "vramledger.report/1"}, {"source", SourceJson(a)}, {"device", DeviceJson(a)}, {"loss", LossJson(a)}};
+  Json out = {
+      {"schema", "vramledger.report/1"}, {"source", SourceJson(a)}, {"device", DeviceJson(a)}, {"loss", LossJson(a)}};
   out["peak"] = PeakJson(t, top);
   Json categories = Json::object();
   for (int c = 0; c < kCategoryCount; ++c) {
@@ -213,7 +227,11 @@ nlohmann::ordered_json ReportJson(const Analysis& a, size_t top) {
   out["end"]["categories"] = CategoriesJson(t.end.categories, false);
   Json verdicts = Json::array();
   for (const Verdict& v : Judge(a)) {
-    verdicts.push_back({{"id", v.id}, {"sentence", v.sentence}, {"evidence", v.evidence}, {"suggestion", v.suggestion}, {"price", v.price},
+    verdicts.push_back({{"id", v.id},
+                        {"sentence", v.sentence},
+                        {"evidence", v.evidence},
+                        {"suggestion", v.suggestion},
+                        {"price", v.price},
                         {"confidence", v.confidence}});
   }
   out["verdicts"] = std::move(verdicts);

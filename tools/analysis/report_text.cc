@@ -10,17 +10,21 @@
 namespace vramledger {
 namespace {
 
-double Share(uint64_t part, uint64_t whole) { return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole); }
+double Share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
 
 class Writer {
  public:
-  Writer(const Analysis& a, const ReportTextOptions& options) : a_(a), t_(a.timeline), metadata_(a.source.metadata_json), options_(options) {}
+  Writer(const Analysis& a, const ReportTextOptions& options)
+      : a_(a), t_(a.timeline), metadata_(a.source.metadata_json), options_(options) {}
 
   std::string Run() {
     Headline();
     Verdicts();
     if (t_.allocations != 0) {
       Ledger();
+      Models();
       Peaks();
       Steps();
       Places();
@@ -39,29 +43,39 @@ class Writer {
     if (t_.allocations == 0) {
       out_ += Bold(Cat("No allocation was recorded on device ", t_.device, where, ".")) + "\n";
     } else if (JsonBool(metadata_.root(), "state_only")) {
-      out_ += Bold(Cat("State: ", HumanBytes(t_.peak.total.rounded), " allocated of ", HumanBytes(t_.reserved_peak_bytes),
-                       " reserved when the snapshot was taken; it holds no history.")) + "\n";
+      out_ +=
+          Bold(Cat("State: ", HumanBytes(t_.peak.total.rounded), " allocated of ", HumanBytes(t_.reserved_peak_bytes),
+                   " reserved when the snapshot was taken; it holds no history.")) +
+          "\n";
     } else {
       std::string place;
       if (t_.peak.phase != Phase::kUnknown) place = Cat(" in ", PhaseName(t_.peak.phase));
-      if (t_.peak.step != 0 && (t_.has_steps || t_.steps.size() > 1)) place += Cat(place.empty() ? " in step " : " of step ", t_.peak.step);
+      if (t_.peak.step != 0 && (t_.has_steps || t_.steps.size() > 1))
+        place += Cat(place.empty() ? " in step " : " of step ", t_.peak.step);
       out_ += Bold(Cat("Peak ", HumanBytes(t_.peak.total.rounded), " allocated", place, where, ", ",
-                       t_.reserved_peak_bytes != 0 ? Cat(HumanBytes(t_.reserved_peak_bytes), " reserved at most") : std::string("segments not recorded"), ".")) + "\n";
+                       t_.reserved_peak_bytes != 0 ? Cat(HumanBytes(t_.reserved_peak_bytes), " reserved at most")
+                                                   : std::string("segments not recorded"),
+                       ".")) +
+              "\n";
     }
-    if (a_.source.health.ended_early) out_ += "The trace ends early: the program did not close it (crash, kill, or still running).\n";
+    if (a_.source.health.ended_early)
+      out_ += "The trace ends early: the program did not close it (crash, kill, or still running).\n";
     if (metadata_.virtual_device()) {
       const nlohmann::json& root = metadata_.root();
       const uint64_t reads = root.contains("host_reads") ? JsonUint(root["host_reads"], "count") : 0;
-      if (reads != 0) out_ += Cat("The program read ", Grouped(reads), " values that only a real device can compute; shapes that depend on them may differ.\n");
+      if (reads != 0)
+        out_ += Cat("The program read ", Grouped(reads),
+                    " values that only a real device can compute; shapes that depend on them may differ.\n");
     }
   }
 
   void Verdicts() {
     const std::vector<Verdict> verdicts = Judge(a_);
     for (const Verdict& v : verdicts) {
-      out_ += Cat("\n", Bold(v.id), ": ", v.sentence, "\n  -> ", v.suggestion, "\n     price: ", v.price, "; confidence: ", v.confidence, "\n");
+      out_ += Cat("\n", Bold(v.id), ": ", v.sentence, "\n  -> ", v.suggestion, "\n     price: ", v.price,
+                  "; confidence: ", v.confidence, "\n");
     }
-    if (verdicts.empty()) out_ += "No fault found.\n";
+    if (verdicts.empty() && t_.allocations != 0) out_ += "No fault found.\n";
   }
 
   void Ledger() {
@@ -75,13 +89,15 @@ class Writer {
                  Percent(Share(b.rounded, t_.peak.total.rounded)), Grouped(b.count)});
     }
     const Bytes& unknown = t_.peak.categories[0];
-    table.Row({"unexplained", Grouped(unknown.requested), Grouped(unknown.rounded), Percent(Share(unknown.rounded, t_.peak.total.rounded)),
-               Grouped(unknown.count)});
-    table.Row({"= in use", Grouped(t_.peak.total.requested), Grouped(t_.peak.total.rounded), "", Grouped(t_.peak.total.count)});
+    table.Row({"unexplained", Grouped(unknown.requested), Grouped(unknown.rounded),
+               Percent(Share(unknown.rounded, t_.peak.total.rounded)), Grouped(unknown.count)});
+    table.Row({"= in use", Grouped(t_.peak.total.requested), Grouped(t_.peak.total.rounded), "",
+               Grouped(t_.peak.total.count)});
     if (t_.peak.reserved_bytes != 0) {
       const uint64_t used = t_.peak.total.rounded + t_.peak.pending_bytes;
       if (t_.peak.pending_bytes != 0) table.Row({"+ awaited by a stream", "", Grouped(t_.peak.pending_bytes)});
-      if (t_.peak.reserved_bytes >= used) table.Row({"+ free in the cache", "", Grouped(t_.peak.reserved_bytes - used)});
+      if (t_.peak.reserved_bytes >= used)
+        table.Row({"+ free in the cache", "", Grouped(t_.peak.reserved_bytes - used)});
       table.Row({"= reserved", "", Grouped(t_.peak.reserved_bytes)});
     }
     if (t_.device_sampled) {
@@ -89,9 +105,21 @@ class Writer {
     }
     out_ += table.Text();
     if (t_.peak_before_recording.count != 0) {
-      out_ += Cat("  ", Grouped(t_.peak_before_recording.rounded), " B of it (", t_.peak_before_recording.count,
-                  " blocks) existed before the recording began; what they are can only be told from where they were freed.\n");
+      out_ += Cat(
+          "  ", Grouped(t_.peak_before_recording.rounded), " B of it (", t_.peak_before_recording.count,
+          " blocks) existed before the recording began; what they are can only be told from where they were freed.\n");
     }
+  }
+
+  // Where several networks share the device (a GAN), each apart.
+  void Models() {
+    const std::vector<ModelSize> models = metadata_.model_sizes();
+    if (models.size() < 2) return;
+    Title("Networks");
+    TextTable table;
+    table.Row({"network", "parameters", "bytes"});
+    for (const ModelSize& m : models) table.Row({m.name, Grouped(m.parameters), Grouped(m.parameter_bytes)});
+    out_ += table.Text();
   }
 
   void Peaks() {
@@ -104,7 +132,8 @@ class Writer {
       if (t_.phase_peaks[static_cast<size_t>(p)].seen) order.push_back(p);
     }
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return t_.phase_peaks[static_cast<size_t>(a)].moment.total.rounded > t_.phase_peaks[static_cast<size_t>(b)].moment.total.rounded;
+      return t_.phase_peaks[static_cast<size_t>(a)].moment.total.rounded >
+             t_.phase_peaks[static_cast<size_t>(b)].moment.total.rounded;
     });
     for (const int p : order) {
       const Moment& m = t_.phase_peaks[static_cast<size_t>(p)].moment;
@@ -112,12 +141,14 @@ class Writer {
       for (size_t c = 1; c < kCategoryCount; ++c) {
         if (m.categories[c].rounded > m.categories[largest].rounded) largest = c;
       }
-      table.Row({std::string(PhaseName(static_cast<Phase>(p))), Grouped(m.total.rounded), Grouped(m.reserved_bytes), std::to_string(m.step),
+      table.Row({std::string(PhaseName(static_cast<Phase>(p))), Grouped(m.total.rounded), Grouped(m.reserved_bytes),
+                 std::to_string(m.step),
                  Cat(CategoryName(static_cast<Category>(largest)), " ", HumanBytes(m.categories[largest].rounded))});
     }
     out_ += table.Text();
     if (const Moment* next = NextPeak(t_); next != nullptr && t_.peak.phase != Phase::kUnknown) {
-      out_ += Cat("  Without the peak in ", PhaseName(t_.peak.phase), " the next one is ", HumanBytes(next->total.rounded), " in ", PhaseName(next->phase), ".\n");
+      out_ += Cat("  Without the peak in ", PhaseName(t_.peak.phase), " the next one is ",
+                  HumanBytes(next->total.rounded), " in ", PhaseName(next->phase), ".\n");
     }
   }
 
@@ -133,7 +164,8 @@ class Writer {
         continue;
       }
       const StepSummary& s = t_.steps[i];
-      table.Row({std::to_string(s.number), Grouped(s.peak.total.rounded), std::string(PhaseName(s.peak.phase)), Grouped(s.floor_bytes), s.optimizer});
+      table.Row({std::to_string(s.number), Grouped(s.peak.total.rounded), std::string(PhaseName(s.peak.phase)),
+                 Grouped(s.floor_bytes), s.optimizer});
     }
     out_ += table.Text();
   }
@@ -146,8 +178,8 @@ class Writer {
       const BlockGroup& g = t_.peak_groups[i];
       std::string place = !g.tensor.empty() ? g.tensor : g.site.empty() ? "-" : g.site;
       if (place.size() > 60) place = Cat(place.substr(0, 28), "...", place.substr(place.size() - 29));
-      table.Row({place, HumanBytes(g.bytes.rounded), Grouped(g.bytes.count), Grouped(g.requested_each), std::string(CategoryName(g.category)),
-                 std::string(PhaseName(g.phase))});
+      table.Row({place, HumanBytes(g.bytes.rounded), Grouped(g.bytes.count), Grouped(g.requested_each),
+                 std::string(CategoryName(g.category)), std::string(PhaseName(g.phase))});
     }
     out_ += table.Text();
   }
@@ -169,18 +201,27 @@ class Writer {
   void Source() {
     Title("What this is based on");
     const nlohmann::ordered_json loss = LossJson(a_);
-    out_ += Cat("  ", a_.source.format, ": ", Grouped(t_.events), " events, ", Grouped(t_.allocations), " allocations, ", HumanTime(t_.duration_ns), "; ",
-                a_.source.health.lost_records == 0 ? std::string("none lost") : Cat(Grouped(a_.source.health.lost_records), " records lost"), ".\n");
-    if (t_.unmatched_frees != 0) out_ += Cat("  ", Grouped(t_.unmatched_frees), " frees of blocks whose allocation was not recorded.\n");
-    if (t_.counters_wrong != 0) out_ += Cat("  ", t_.counters_wrong, " of ", t_.counters_seen, " recorded totals differ from the sum of the blocks.\n");
-    if (!t_.has_phases && t_.allocations != 0) out_ += "  No phase was recorded: categories and phases cannot be told.\n";
-    if (!t_.device_sampled) out_ += "  Memory outside the allocator (CUDA context, NCCL, other processes) was not sampled.\n";
+    out_ += Cat("  ", a_.source.format, ": ", Grouped(t_.events), " events, ", Grouped(t_.allocations),
+                " allocations, ", HumanTime(t_.duration_ns), "; ",
+                a_.source.health.lost_records == 0 ? std::string("none lost")
+                                                   : Cat(Grouped(a_.source.health.lost_records), " records lost"),
+                ".\n");
+    if (t_.unmatched_frees != 0)
+      out_ += Cat("  ", Grouped(t_.unmatched_frees), " frees of blocks whose allocation was not recorded.\n");
+    if (t_.counters_wrong != 0)
+      out_ += Cat("  ", t_.counters_wrong, " of ", t_.counters_seen,
+                  " recorded totals differ from the sum of the blocks.\n");
+    if (!t_.has_phases && t_.allocations != 0)
+      out_ += "  No phase was recorded: categories and phases cannot be told.\n";
+    if (!t_.device_sampled)
+      out_ += "  Memory outside the allocator (CUDA context, NCCL, other processes) was not sampled.\n";
     for (const auto& note : loss["notes"]) {
       if (note.is_string()) out_ += Cat("  Note: ", note.get<std::string>(), ".\n");
     }
     if (a_.device_peaks.size() > 1) {
       std::string list;
-      for (const auto& [index, peak] : a_.device_peaks) list += Cat(list.empty() ? "" : ", ", index, ": ", HumanBytes(peak));
+      for (const auto& [index, peak] : a_.device_peaks)
+        list += Cat(list.empty() ? "" : ", ", index, ": ", HumanBytes(peak));
       out_ += Cat("  Device ", t_.device, " is shown; peaks by device: ", list, " (choose with --device).\n");
     }
   }
@@ -194,6 +235,8 @@ class Writer {
 
 }  // namespace
 
-std::string ReportText(const Analysis& analysis, const ReportTextOptions& options) { return Writer(analysis, options).Run(); }
+std::string ReportText(const Analysis& analysis, const ReportTextOptions& options) {
+  return Writer(analysis, options).Run();
+}
 
 }  // namespace vramledger

@@ -18,8 +18,12 @@ namespace {
 constexpr size_t kKeptFailures = 8;
 constexpr size_t kKeptGroups = 10000;
 
-size_t Index(Phase p) { return static_cast<size_t>(p); }
-size_t Index(Category c) { return static_cast<size_t>(c); }
+size_t Index(Phase p) {
+  return static_cast<size_t>(p);
+}
+size_t Index(Category c) {
+  return static_cast<size_t>(c);
+}
 
 class Pass {
  public:
@@ -74,8 +78,10 @@ class Pass {
   void OnEnd(Block& b) {
     if (b.device != out_.device) return;
     leaks_.Freed(b, step_);
-    if (b.pending) now_.pending_bytes -= b.rounded;
-    else Release(b);
+    if (b.pending)
+      now_.pending_bytes -= b.rounded;
+    else
+      Release(b);
   }
 
  private:
@@ -168,15 +174,18 @@ class Pass {
       out_.peak_by_birth_phase[Index(b.phase)][Index(b.category)].Add(b.requested, b.rounded);
       modules[b.module].Add(b.requested, b.rounded);
       if (b.name != 0) names[b.name].Add(b.requested, b.rounded);
-      groups[{b.module, b.name, static_cast<uint8_t>(b.phase), static_cast<uint8_t>(b.category), b.requested}].Add(b.requested, b.rounded);
-      if (b.category == Category::kGradient && b.birth_step < step_) out_.peak_stale_gradients.Add(b.requested, b.rounded);
+      groups[{b.module, b.name, static_cast<uint8_t>(b.phase), static_cast<uint8_t>(b.category), b.requested}].Add(
+          b.requested, b.rounded);
+      if (b.category == Category::kGradient && b.birth_step < step_)
+        out_.peak_stale_gradients.Add(b.requested, b.rounded);
       if (sites_.before != 0 && b.module == sites_.before) out_.peak_before_recording.Add(b.requested, b.rounded);
     }
     out_.peak_modules = Ranked(modules);
     out_.peak_names = Ranked(names);
     for (const auto& [key, bytes] : groups) {
       const auto& [module, name, phase, category, requested] = key;
-      out_.peak_groups.push_back({Text(module), Text(name), static_cast<Phase>(phase), static_cast<Category>(category), requested, bytes});
+      out_.peak_groups.push_back(
+          {Text(module), Text(name), static_cast<Phase>(phase), static_cast<Category>(category), requested, bytes});
     }
     std::stable_sort(out_.peak_groups.begin(), out_.peak_groups.end(),
                      [](const BlockGroup& a, const BlockGroup& b) { return a.bytes.rounded > b.bytes.rounded; });
@@ -271,9 +280,12 @@ class Pass {
 
 }  // namespace
 
-Timeline BuildTimeline(EventSource& source, const Hindsight& hindsight, int device) { return Pass(source, hindsight, device).Run(); }
+Timeline BuildTimeline(EventSource& source, const Hindsight& hindsight, int device) {
+  return Pass(source, hindsight, device).Run();
+}
 
-std::vector<BlockGroup> GroupsAt(EventSource& source, const Hindsight& hindsight, int device, uint64_t sequence, Category category) {
+std::vector<BlockGroup> GroupsAt(EventSource& source, const Hindsight& hindsight, int device, uint64_t sequence,
+                                 Category category) {
   struct Nothing {
     void OnBirth(Block&) {}
     void OnRequest(Block&) {}
@@ -294,7 +306,8 @@ std::vector<BlockGroup> GroupsAt(EventSource& source, const Hindsight& hindsight
   std::vector<BlockGroup> out;
   for (const auto& [key, bytes] : groups) {
     const auto& [module, name, phase, requested] = key;
-    out.push_back({std::string(source.String(module)), std::string(source.String(name)), static_cast<Phase>(phase), category, requested, bytes});
+    out.push_back({std::string(source.String(module)), std::string(source.String(name)), static_cast<Phase>(phase),
+                   category, requested, bytes});
   }
   return out;
 }
@@ -316,7 +329,8 @@ absl::StatusOr<Analysis> Analyze(const EventInput& input, std::optional<int> dev
     return absl::NotFoundError("nothing was recorded on device " + std::to_string(*device));
   }
   out.timeline = BuildTimeline(**second, hindsight, device.value_or(hindsight.BusiestDevice()));
-  out.source = {input.path(), std::string((*second)->format()), WithDeviceReport(input.path(), (*second)->metadata_json()), (*second)->health()};
+  out.source = {input.path(), std::string((*second)->format()),
+                WithDeviceReport(input.path(), (*second)->metadata_json()), (*second)->health()};
   return out;
 }
 

@@ -12,19 +12,27 @@ namespace {
 // Below these a finding is not worth a reader's time.
 constexpr double kFragmentationShare = 0.20;  // of the reserved peak, beyond what the allocated peak needs
 constexpr uint64_t kFragmentationBytes = uint64_t{128} << 20;
-constexpr double kPeakShare = 0.10;           // of the peak, for the parts that a PEAK_ verdict is about
+constexpr double kPeakShare = 0.10;  // of the peak, for the parts that a PEAK_ verdict is about
 constexpr double kStaleShare = 0.05;
 constexpr double kLogitsShare = 0.25;
 constexpr double kWorkspaceShare = 0.25;
 constexpr uint64_t kLeakBytesPerStep = 2048;  // four blocks of the smallest size
 constexpr double kFloorShare = 0.01;          // a floor that moves less than this is flat
 
-size_t Index(Phase p) { return static_cast<size_t>(p); }
-size_t Index(Category c) { return static_cast<size_t>(c); }
+size_t Index(Phase p) {
+  return static_cast<size_t>(p);
+}
+size_t Index(Category c) {
+  return static_cast<size_t>(c);
+}
 
-double Share(uint64_t part, uint64_t whole) { return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole); }
+double Share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
 
-std::string SiteOrUnknown(const std::string& site) { return site.empty() ? "an unnamed place" : site; }
+std::string SiteOrUnknown(const std::string& site) {
+  return site.empty() ? "an unnamed place" : site;
+}
 
 class Judging {
  public:
@@ -52,7 +60,8 @@ class Judging {
   void Failures() {
     if (t_.failures.empty()) return;
     const FailedRequest& f = t_.failures.front();
-    const uint64_t cache = f.moment.reserved_bytes - std::min(f.moment.reserved_bytes, f.moment.total.rounded + f.moment.pending_bytes);
+    const uint64_t cache =
+        f.moment.reserved_bytes - std::min(f.moment.reserved_bytes, f.moment.total.rounded + f.moment.pending_bytes);
     if (capacity_ != 0 && f.request_bytes > capacity_) return BadSize(f);
     // Free bytes that would have been enough: in the cache, at the driver, or awaited.
     if (f.fragmentation.known && cache + f.fragmentation.pending_bytes + f.device_free_bytes >= f.request_bytes &&
@@ -61,22 +70,21 @@ class Judging {
     }
     Verdict v;
     v.id = "SHORTAGE";
-    v.sentence = Cat("The device is too small: ", HumanBytes(f.request_bytes), " was asked for in ", PhaseName(f.phase), " of step ", f.step,
-                     " with ", HumanBytes(f.moment.total.rounded), " held and only ", HumanBytes(cache), " idle in the cache.");
+    v.sentence = Cat("The device is too small: ", HumanBytes(f.request_bytes), " was asked for in ", PhaseName(f.phase),
+                     " of step ", f.step, " with ", HumanBytes(f.moment.total.rounded), " held and only ",
+                     HumanBytes(cache), " idle in the cache.");
     v.evidence = FailureEvidence(f, cache);
-    v.suggestion = "A smaller batch or sequence, activation checkpointing, or sharding; `vramledger advise` predicts each.";
+    v.suggestion =
+        "A smaller batch or sequence, activation checkpointing, or sharding; `vramledger advise` predicts each.";
     v.price = "fewer samples a step, or about a third more compute with checkpointing";
     v.confidence = "high";
     Say(std::move(v));
   }
 
   nlohmann::ordered_json FailureEvidence(const FailedRequest& f, uint64_t cache) const {
-    nlohmann::ordered_json e = {{"request_bytes", f.request_bytes},
-                                {"live_bytes", f.moment.total.rounded},
-                                {"reserved_bytes", f.moment.reserved_bytes},
-                                {"idle_cache_bytes", cache},
-                                {"device_free_bytes", f.device_free_bytes},
-                                {"failures", t_.failures_total}};
+    nlohmann::ordered_json e = {{"request_bytes", f.request_bytes},          {"live_bytes", f.moment.total.rounded},
+                                {"reserved_bytes", f.moment.reserved_bytes}, {"idle_cache_bytes", cache},
+                                {"device_free_bytes", f.device_free_bytes},  {"failures", t_.failures_total}};
     if (capacity_ != 0) e["capacity_bytes"] = capacity_;
     return e;
   }
@@ -84,7 +92,8 @@ class Judging {
   void BadSize(const FailedRequest& f) {
     Verdict v;
     v.id = "BAD_SIZE";
-    v.sentence = Cat("One request of ", HumanBytes(f.request_bytes), " is larger than the whole device (", HumanBytes(capacity_), ").");
+    v.sentence = Cat("One request of ", HumanBytes(f.request_bytes), " is larger than the whole device (",
+                     HumanBytes(capacity_), ").");
     v.evidence = FailureEvidence(f, 0);
     v.suggestion = "Look at the shapes of the operator that asked: an expanded operand or an overflow, not the batch.";
     v.price = "none";
@@ -94,8 +103,8 @@ class Judging {
 
   void FragmentationAtFailure(const FailedRequest& f) {
     Verdict v = FragmentationVerdict(f.fragmentation);
-    v.sentence = Cat("A request of ", HumanBytes(f.request_bytes), " failed in ", PhaseName(f.phase), " of step ", f.step, " although ",
-                     HumanBytes(f.fragmentation.external()), " were free; ", v.sentence);
+    v.sentence = Cat("A request of ", HumanBytes(f.request_bytes), " failed in ", PhaseName(f.phase), " of step ",
+                     f.step, " although ", HumanBytes(f.fragmentation.external()), " were free; ", v.sentence);
     v.evidence["request_bytes"] = f.request_bytes;
     v.evidence["live_bytes"] = f.moment.total.rounded;
     v.evidence["reserved_bytes"] = f.moment.reserved_bytes;
@@ -107,15 +116,19 @@ class Judging {
   // The largest of the four kinds.
   Verdict FragmentationVerdict(const Fragmentation& f) const {
     Verdict v;
-    v.evidence = {{"pinned_bytes", f.pinned_bytes},   {"idle_bytes", f.idle_bytes},
-                  {"stream_bytes", f.stream_bytes},   {"pending_bytes", f.pending_bytes},
-                  {"largest_hole_bytes", f.largest_hole_bytes}, {"holes", f.holes}};
+    v.evidence = {{"pinned_bytes", f.pinned_bytes},
+                  {"idle_bytes", f.idle_bytes},
+                  {"stream_bytes", f.stream_bytes},
+                  {"pending_bytes", f.pending_bytes},
+                  {"largest_hole_bytes", f.largest_hole_bytes},
+                  {"holes", f.holes}};
     const uint64_t most = std::max({f.pinned_bytes, f.idle_bytes, f.stream_bytes, f.pending_bytes});
     v.confidence = Share(most, f.external()) > 0.6 ? "high" : "medium";
     if (most == f.pinned_bytes) {
       v.id = "FRAG_PINNED";
-      v.sentence = Cat(HumanBytes(f.pinned_bytes), " lie free in ", f.pinned_segments, " segments that ", f.pinning_blocks, " live blocks (",
-                       HumanBytes(f.pinning_bytes), ") pin, the largest hole ", HumanBytes(f.largest_hole_bytes), ".");
+      v.sentence = Cat(HumanBytes(f.pinned_bytes), " lie free in ", f.pinned_segments, " segments that ",
+                       f.pinning_blocks, " live blocks (", HumanBytes(f.pinning_bytes), ") pin, the largest hole ",
+                       HumanBytes(f.largest_hole_bytes), ".");
       v.evidence["pinning_blocks"] = f.pinning_blocks;
       v.evidence["pinning_bytes"] = f.pinning_bytes;
       if (!f.largest_pinned_site.empty()) v.evidence["pinning_site"] = f.largest_pinned_site;
@@ -123,7 +136,8 @@ class Judging {
       v.price = "none in time; expandable segments need driver support";
     } else if (most == f.idle_bytes) {
       v.id = "FRAG_IDLE";
-      v.sentence = Cat(HumanBytes(f.idle_bytes), " lie in ", f.idle_segments, " idle segments, each too small for what was asked, the largest hole ",
+      v.sentence = Cat(HumanBytes(f.idle_bytes), " lie in ", f.idle_segments,
+                       " idle segments, each too small for what was asked, the largest hole ",
                        HumanBytes(f.largest_hole_bytes), ".");
       v.evidence["idle_segments"] = f.idle_segments;
       v.suggestion = "Run the longest batch first, round or bucket sizes, or expandable_segments:True.";
@@ -150,8 +164,8 @@ class Judging {
     const uint64_t waste = reserved - t_.peak.total.rounded;
     if (waste < kFragmentationBytes || Share(waste, reserved) < kFragmentationShare || f.external() == 0) return;
     Verdict v = FragmentationVerdict(f);
-    v.sentence = Cat(HumanBytes(reserved), " are reserved for a peak of ", HumanBytes(t_.peak.total.rounded), ", so ", Percent(Share(waste, reserved)),
-                     " were never needed at once: ", v.sentence);
+    v.sentence = Cat(HumanBytes(reserved), " are reserved for a peak of ", HumanBytes(t_.peak.total.rounded), ", so ",
+                     Percent(Share(waste, reserved)), " were never needed at once: ", v.sentence);
     v.evidence["reserved_peak_bytes"] = reserved;
     v.evidence["allocated_peak_bytes"] = t_.peak.total.rounded;
     v.evidence["waste_share"] = Share(waste, reserved);
@@ -190,12 +204,19 @@ class Judging {
     Verdict v;
     v.id = "LEAK_STEADY";
     v.sentence = Cat("Every step leaves about ", HumanBytes(growth), " behind: ", blocks, " blocks of ", steps,
-                     " steps were never freed, most of them from ", SiteOrUnknown(worst.site), " in ", PhaseName(worst.phase), ".");
-    v.evidence = {{"growth_per_step_bytes", growth}, {"leaked_bytes", bytes}, {"leaked_blocks", blocks}, {"steps", steps},
-                  {"site", worst.site}, {"phase", PhaseName(worst.phase)}, {"block_bytes", worst.requested_each}};
-    v.suggestion = worst.phase == Phase::kBackward
-                       ? "Look for gradients or backward hooks that keep what they were given; create_graph=True keeps the graph."
-                       : "Look for a loss, metric or output kept across steps: take .item() or .detach() before keeping it.";
+                     " steps were never freed, most of them from ", SiteOrUnknown(worst.site), " in ",
+                     PhaseName(worst.phase), ".");
+    v.evidence = {{"growth_per_step_bytes", growth},
+                  {"leaked_bytes", bytes},
+                  {"leaked_blocks", blocks},
+                  {"steps", steps},
+                  {"site", worst.site},
+                  {"phase", PhaseName(worst.phase)},
+                  {"block_bytes", worst.requested_each}};
+    v.suggestion =
+        worst.phase == Phase::kBackward
+            ? "Look for gradients or backward hooks that keep what they were given; create_graph=True keeps the graph."
+            : "Look for a loss, metric or output kept across steps: take .item() or .detach() before keeping it.";
     v.price = "none";
     v.confidence = steps >= 8 ? "high" : "medium";
     Say(std::move(v));
@@ -210,14 +231,19 @@ class Judging {
     for (size_t i = 3; i < t_.steps.size(); ++i) {
       if (t_.steps[i].reserved_bytes > t_.steps[i - 1].reserved_bytes) ++rises, last_rise = i;
     }
-    const uint64_t grown = t_.steps.back().reserved_bytes - std::min(t_.steps.back().reserved_bytes, t_.steps[2].reserved_bytes);
+    const uint64_t grown =
+        t_.steps.back().reserved_bytes - std::min(t_.steps.back().reserved_bytes, t_.steps[2].reserved_bytes);
     const bool stopped = last_rise + 2 < t_.steps.size();
     if (rises < 2 || !stopped || grown < kFragmentationBytes) return;
     Verdict v;
     v.id = "HIGHWATER";
-    v.sentence = Cat("Not a leak: what is held at the end of a step stays at ", HumanBytes(high), "; the reserved memory rose by ", HumanBytes(grown),
-                     " until step ", t_.steps[last_rise].number, " and then stopped.");
-    v.evidence = {{"floor_bytes", high}, {"reserved_growth_bytes", grown}, {"last_rise_step", t_.steps[last_rise].number}, {"rises", rises}};
+    v.sentence = Cat("Not a leak: what is held at the end of a step stays at ", HumanBytes(high),
+                     "; the reserved memory rose by ", HumanBytes(grown), " until step ", t_.steps[last_rise].number,
+                     " and then stopped.");
+    v.evidence = {{"floor_bytes", high},
+                  {"reserved_growth_bytes", grown},
+                  {"last_rise_step", t_.steps[last_rise].number},
+                  {"rises", rises}};
     v.suggestion = "Nothing to mend; run the longest batch first to reach the mark at once.";
     v.price = "none";
     v.confidence = "high";
@@ -233,14 +259,18 @@ class Judging {
     const uint64_t without = std::max(t_.peak.total.rounded - temporary, next != nullptr ? next->total.rounded : 0);
     Verdict v;
     v.id = "PEAK_OPTIM";
-    v.sentence = Cat("The peak is inside the optimizer's step: ", HumanBytes(temporary), " of it are temporaries of the step.");
-    v.evidence = {{"temporary_bytes", temporary}, {"peak_bytes", t_.peak.total.rounded}, {"peak_without_bytes", without}};
+    v.sentence =
+        Cat("The peak is inside the optimizer's step: ", HumanBytes(temporary), " of it are temporaries of the step.");
+    v.evidence = {
+        {"temporary_bytes", temporary}, {"peak_bytes", t_.peak.total.rounded}, {"peak_without_bytes", without}};
     if (next != nullptr) {
       v.evidence["next_peak_bytes"] = next->total.rounded;
       v.evidence["next_peak_phase"] = PhaseName(next->phase);
     }
     v.suggestion = Cat("foreach=False or fused=True in the optimizer: the peak becomes about ", HumanBytes(without),
-                       next != nullptr && without == next->total.rounded ? Cat(", then set by ", PhaseName(next->phase)) : std::string(), ".");
+                       next != nullptr && without == next->total.rounded ? Cat(", then set by ", PhaseName(next->phase))
+                                                                         : std::string(),
+                       ".");
     v.price = "foreach=False: a slower step for many small tensors; fused=True: none";
     v.confidence = "high";
     Say(std::move(v));
@@ -252,9 +282,13 @@ class Judging {
     if (Share(stale, t_.peak.total.rounded) < kStaleShare) return;
     Verdict v;
     v.id = "PEAK_STALE_GRADS";
-    v.sentence = Cat(HumanBytes(stale), " of gradients that the optimizer has already used are still held at the peak, in the forward of step ",
-                     t_.peak.step, ".");
-    v.evidence = {{"stale_gradient_bytes", stale}, {"peak_bytes", t_.peak.total.rounded}, {"blocks", t_.peak_stale_gradients.count}};
+    v.sentence =
+        Cat(HumanBytes(stale),
+            " of gradients that the optimizer has already used are still held at the peak, in the forward of step ",
+            t_.peak.step, ".");
+    v.evidence = {{"stale_gradient_bytes", stale},
+                  {"peak_bytes", t_.peak.total.rounded},
+                  {"blocks", t_.peak_stale_gradients.count}};
     v.suggestion = "Call zero_grad(set_to_none=True) right after the step, before the forward.";
     v.price = "none";
     v.confidence = "high";
@@ -272,8 +306,8 @@ class Judging {
     const std::optional<uint64_t> vocabulary = metadata_.config({"vocab_size"});
     uint64_t bytes = 0, largest = 0, count = 0;
     for (const BlockGroup& g : t_.peak_groups) {
-      if (g.category == Category::kParameter || g.category == Category::kGradient || g.category == Category::kOptimizerState ||
-          g.category == Category::kUnknown) {
+      if (g.category == Category::kParameter || g.category == Category::kGradient ||
+          g.category == Category::kOptimizerState || g.category == Category::kUnknown) {
         continue;
       }
       const bool by_size = vocabulary && *vocabulary >= 1000 && g.requested_each % *vocabulary == 0 &&
@@ -286,9 +320,10 @@ class Judging {
     if (Share(bytes, t_.peak.total.rounded) < kLogitsShare) return;
     Verdict v;
     v.id = "PEAK_LOGITS";
-    v.sentence = Cat(count, " tensors of [tokens x vocabulary] make ", HumanBytes(bytes), " of the peak (", Percent(Share(bytes, t_.peak.total.rounded)),
-                     "), the largest ", HumanBytes(largest), ".");
-    v.evidence = {{"logits_bytes", bytes}, {"tensors", count}, {"largest_bytes", largest}, {"peak_bytes", t_.peak.total.rounded}};
+    v.sentence = Cat(count, " tensors of [tokens x vocabulary] make ", HumanBytes(bytes), " of the peak (",
+                     Percent(Share(bytes, t_.peak.total.rounded)), "), the largest ", HumanBytes(largest), ".");
+    v.evidence = {
+        {"logits_bytes", bytes}, {"tensors", count}, {"largest_bytes", largest}, {"peak_bytes", t_.peak.total.rounded}};
     if (vocabulary) v.evidence["vocabulary"] = *vocabulary;
     v.suggestion = "Compute the loss in chunks of tokens, or with a fused linear cross entropy.";
     v.price = "chunks: a few per cent to four times the time of the loss alone";
@@ -303,10 +338,15 @@ class Judging {
     const bool stays = kept.rounded >= w.rounded;
     Verdict v;
     v.id = "PEAK_WORKSPACE";
-    v.sentence = Cat(HumanBytes(w.rounded), " of the peak are workspace of a library", stays ? ", kept to the end: not a leak." : ", alive only inside one operator.");
-    v.evidence = {{"workspace_bytes", w.rounded}, {"blocks", w.count}, {"kept_bytes", kept.rounded}, {"peak_bytes", t_.peak.total.rounded}};
-    v.suggestion = stays ? "One workspace per stream and handle: use fewer streams, or CUBLAS_WORKSPACE_CONFIG to make it smaller."
-                         : "Cap the workspace or the algorithm choice (cudnn.benchmark=False).";
+    v.sentence = Cat(HumanBytes(w.rounded), " of the peak are workspace of a library",
+                     stays ? ", kept to the end: not a leak." : ", alive only inside one operator.");
+    v.evidence = {{"workspace_bytes", w.rounded},
+                  {"blocks", w.count},
+                  {"kept_bytes", kept.rounded},
+                  {"peak_bytes", t_.peak.total.rounded}};
+    v.suggestion =
+        stays ? "One workspace per stream and handle: use fewer streams, or CUBLAS_WORKSPACE_CONFIG to make it smaller."
+              : "Cap the workspace or the algorithm choice (cudnn.benchmark=False).";
     v.price = "slower products or convolutions";
     v.confidence = "high";
     Say(std::move(v));
@@ -330,6 +370,8 @@ const Moment* NextPeak(const Timeline& timeline) {
   return best;
 }
 
-std::vector<Verdict> Judge(const Analysis& analysis) { return Judging(analysis).Run(); }
+std::vector<Verdict> Judge(const Analysis& analysis) {
+  return Judging(analysis).Run();
+}
 
 }  // namespace vramledger

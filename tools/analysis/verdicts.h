@@ -1,5 +1,5 @@
-// What is wrong, if anything, with the evidence for it. The catalogue of ids is part of the tool's contract; a run that has
-// nothing wrong gets no verdict.
+// What is wrong, if anything, with the evidence for it. The catalogue of ids is part of the tool's contract; a run that
+// has nothing wrong gets no verdict.
 #ifndef VRAMLEDGER_TOOLS_ANALYSIS_VERDICTS_H_
 #define VRAMLEDGER_TOOLS_ANALYSIS_VERDICTS_H_
 
@@ -19,7 +19,7 @@ struct Verdict {
   nlohmann::ordered_json evidence;  // keys carry their unit: _bytes, _share, _ns; plain counts
   std::string suggestion;
   std::string price;
-  std::string confidence;           // high, medium, low
+  std::string confidence;  // high, medium, low
 };
 
 // Most urgent first: failures, leaks, peaks, fragmentation, remarks.

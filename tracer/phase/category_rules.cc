@@ -12,15 +12,21 @@ bool RunsKernels(Phase phase) {
 // A library's workspace is taken once per thread and handle, at the first product, and never given back.
 bool IsWorkspace(const BlockFacts& f) {
   if (f.workspace_hint || (f.flags & kFlagLibrary) != 0) return true;
-  if (!IsCublasWorkspaceSize(f.requested_bytes) || !RunsKernels(f.birth_phase) || !f.first_of_size_on_thread) return false;
+  if (!IsCublasWorkspaceSize(f.requested_bytes) || !RunsKernels(f.birth_phase) || !f.first_of_size_on_thread)
+    return false;
   return f.alive_at_end || f.alive_at_later_backward;
 }
 
 // Not recorded as autograd's: inference mode, or signals that say grad mode was off outside a custom Function.
-bool KeepsNoGraph(const BlockFacts& f) { return (f.flags & kFlagSignals) != 0 && (f.flags & kFlagInference) != 0; }
+bool KeepsNoGraph(const BlockFacts& f) {
+  return (f.flags & kFlagSignals) != 0 && (f.flags & kFlagInference) != 0;
+}
 
-// Without names: whatever outlives two backwards was no activation of either; made before the first one ended, it is the model's.
-bool BelongsToTheModel(const BlockFacts& f) { return !f.names_known && f.alive_at_later_backward && f.before_first_backward_end; }
+// Without names: whatever outlives two backwards was no activation of either; made before the first one ended, it is
+// the model's.
+bool BelongsToTheModel(const BlockFacts& f) {
+  return !f.names_known && f.alive_at_later_backward && f.before_first_backward_end;
+}
 
 Category FromForward(const BlockFacts& f) {
   if (KeepsNoGraph(f)) return Category::kTemporary;
@@ -32,7 +38,8 @@ Category FromForward(const BlockFacts& f) {
 }
 
 Category FromSetup(const BlockFacts& f) {
-  return f.alive_at_forward_start || f.alive_at_backward_start || f.alive_at_end ? Category::kParameter : Category::kTemporary;
+  return f.alive_at_forward_start || f.alive_at_backward_start || f.alive_at_end ? Category::kParameter
+                                                                                 : Category::kTemporary;
 }
 
 // Its birth was not seen, but where the program gave it up says what it had been.

@@ -1,5 +1,6 @@
-// The one rule set that turns recorded facts into categories. Pure functions over plain values, so that the plug-in (while
-// training runs), the reader and any later tool decide alike, and an old trace can be categorised again by newer rules.
+// The one rule set that turns recorded facts into categories. Pure functions over plain values, so that the plug-in
+// (while training runs), the reader and any later tool decide alike, and an old trace can be categorised again by newer
+// rules.
 #ifndef VRAMLEDGER_TRACER_PHASE_CATEGORY_RULES_H_
 #define VRAMLEDGER_TRACER_PHASE_CATEGORY_RULES_H_
 
@@ -15,18 +16,18 @@ struct BlockFacts {
   uint8_t flags = 0;        // MemoryFlags of the allocation
   Role role = Role::kNone;  // the strongest role that a name record gave it
   uint64_t requested_bytes = 0;
-  bool names_known = false;               // modules were walked: what is a parameter has a name that says so
-  bool before_trace = false;              // alive when the recording began: nothing is known of its birth
-  Phase free_phase = Phase::kUnknown;     // where it was freed; used only for blocks from before the recording
-  bool workspace_hint = false;            // a stack frame or a name says that a library took it as its workspace
-  bool first_of_size_on_thread = false;   // no earlier block of this size was made by this thread on this stream
-  bool before_first_backward_end = false; // born before the first backward of the program ended
-  bool alive_at_forward_start = false;    // alive when a forward (or eval) phase began after its birth
-  bool alive_at_backward_start = false;   // alive when a backward phase began after its birth
-  bool alive_at_later_backward = false;   // alive when a second backward phase began after its birth
-  bool alive_after_backward = false;      // alive when a backward that began before or after its birth ended
-  bool alive_after_optimizer = false;     // alive when an optimizer phase ended after its birth
-  bool alive_at_end = false;              // never freed
+  bool names_known = false;                // modules were walked: what is a parameter has a name that says so
+  bool before_trace = false;               // alive when the recording began: nothing is known of its birth
+  Phase free_phase = Phase::kUnknown;      // where it was freed; used only for blocks from before the recording
+  bool workspace_hint = false;             // a stack frame or a name says that a library took it as its workspace
+  bool first_of_size_on_thread = false;    // no earlier block of this size was made by this thread on this stream
+  bool before_first_backward_end = false;  // born before the first backward of the program ended
+  bool alive_at_forward_start = false;     // alive when a forward (or eval) phase began after its birth
+  bool alive_at_backward_start = false;    // alive when a backward phase began after its birth
+  bool alive_at_later_backward = false;    // alive when a second backward phase began after its birth
+  bool alive_after_backward = false;       // alive when a backward that began before or after its birth ended
+  bool alive_after_optimizer = false;      // alive when an optimizer phase ended after its birth
+  bool alive_at_end = false;               // never freed
 };
 
 Category Categorize(const BlockFacts& facts);
@@ -34,8 +35,8 @@ Category Categorize(const BlockFacts& facts);
 // The stronger of two roles for one address: parameter > buffer > gradient > optimizer_state > input > output > none.
 Role StrongerRole(Role a, Role b);
 
-// True for the sizes that cuBLAS asks of PyTorch for its workspace: 2 x 4 MiB + 8 x 16 KiB by default, 32 MiB on compute
-// capability 9 and newer.
+// True for the sizes that cuBLAS asks of PyTorch for its workspace: 2 x 4 MiB + 8 x 16 KiB by default, 32 MiB on
+// compute capability 9 and newer.
 constexpr bool IsCublasWorkspaceSize(uint64_t requested_bytes) {
   return requested_bytes == 8519680 || requested_bytes == 33554432;
 }
@@ -44,8 +45,8 @@ constexpr bool IsCublasWorkspaceSize(uint64_t requested_bytes) {
 // order; a block's facts then follow from its birth's sequence number in constant time.
 class PhaseMarks {
  public:
-  // `sequence` must be > 0 and never fall. Phases that other threads enter beside the main flow (data, communication, unknown)
-  // change nothing; recompute inside a backward belongs to that backward.
+  // `sequence` must be > 0 and never fall. Phases that other threads enter beside the main flow (data, communication,
+  // unknown) change nothing; recompute inside a backward belongs to that backward.
   void Enter(Phase phase, uint64_t sequence);
 
   Phase current() const { return current_; }

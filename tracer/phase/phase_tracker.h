@@ -34,6 +34,8 @@ class PhaseTracker {
 
   // Reads the signals for an allocation about to be made on this thread; may announce a change of phase.
   Reading OnAllocation();
+  // Notices a change of phase that no allocation has shown yet (a backward that has ended). For callers that are about to look.
+  void Settle() { Decide(signals_.Read()); }
   // The phase of the program now, without reading any signal.
   Phase program_phase() const { return program_phase_.load(std::memory_order_relaxed); }
   // The number of the calling thread, in order of its first call here.

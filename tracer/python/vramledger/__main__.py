@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import __version__
-from ._install import InstallError, TraceError, install
+from ._install import MODES, InstallError, TraceError, install
 
 
 def _say(sentence):
@@ -19,12 +19,12 @@ def _default_trace(script):
     return f"{Path(script).stem or 'trace'}{'.rank' + rank if rank else ''}.vlt"
 
 
-def _install_or_less(trace, hooks):
+def _install_or_less(trace, hooks, mode):
     try:
-        return install(trace=trace, hooks=hooks)
+        return install(trace=trace, hooks=hooks, mode=mode)
     except TraceError as error:
         _say(f"{error}; the script runs without a trace")
-        return install(trace=None, hooks=hooks)
+        return install(trace=None, hooks=hooks, mode=mode)
 
 
 def _run(options):
@@ -34,7 +34,7 @@ def _run(options):
     trace = None if options.no_trace else options.trace or _default_trace(options.script)
     # Where the allocator cannot be put in place, the training run is still worth more than its trace.
     try:
-        library = _install_or_less(trace, not options.no_hooks)
+        library = _install_or_less(trace, not options.no_hooks, options.mode)
     except InstallError as error:
         _say(f"{error}; the script runs without vramledger")
     else:
@@ -56,6 +56,8 @@ def main(arguments=None):
     run = commands.add_parser("run", help="run a training script on vramledger's allocator",
                               epilog="example: python -m vramledger run --trace bert.vlt train.py --batch 32")
     run.add_argument("--trace", help="where to write the trace (default: the script's name with .vlt; %%p is the process id, %%r the RANK)")
+    run.add_argument("--mode", choices=MODES, help="torch: an allocator of PyTorch's own kind (default where its library was built); plugin: through PyTorch's "
+                     "plug-in interface; observe: watch PyTorch's own allocator and replace nothing")
     run.add_argument("--no-trace", action="store_true", help="account, but write no trace")
     run.add_argument("--no-hooks", action="store_true", help="register no PyTorch hooks: phases from the signals alone, no names")
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module name")

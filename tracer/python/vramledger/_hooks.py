@@ -106,9 +106,11 @@ class Hooks:
             self._module_ids[id(module)] = (weakref.ref(module), library.intern(full))
         description = _describe.RootDescription(root, name)
         self._roots[id(root)] = (weakref.ref(root), description)
-        self._models.append(description)
-        self.name_tensors(root, name)
-        self._publish_models()
+        # A loss function called on its own is a root too, but no model.
+        if description.parameters or description.buffers:
+            self._models.append(description)
+            self.name_tensors(root, name)
+            self._publish_models()
 
     def name_tensors(self, root, name):
         """Tells what the storages of the parameters and buffers hold. Cheap enough to be repeated after a move to the device."""
@@ -178,9 +180,13 @@ class Hooks:
         if names is None or names.reference() is not optimizer:
             kind = type(optimizer).__name__
             count = self._optimizer_names[kind] = self._optimizer_names.get(kind, 0) + 1
-            names = _OptimizerNames(optimizer, f"{kind}#{count}", self.library)
+            parameters = list(self._named_parameters(optimizer))
+            # Where several train side by side (a GAN), whose step it is says more than its number.
+            owners = {name.partition(".")[0] for _, name in parameters}
+            owner = f" of {owners.pop()}" if len(owners) == 1 and self._models else ""
+            names = _OptimizerNames(optimizer, f"{kind}#{count}{owner}", self.library)
             self._optimizers[id(optimizer)] = names
-            for parameter, name in self._named_parameters(optimizer):
+            for parameter, name in parameters:
                 self._name_tensor(parameter, PARAMETER, name)
         return names
 

@@ -4,7 +4,9 @@ import contextlib
 import os
 import platform
 
-from ._library import PHASES, Library, LibraryError
+from ._library import PHASES, Library, LibraryError, torch_library_path
+
+MODES = ("torch", "plugin", "observe")
 
 _library = None
 _hooks = None
@@ -29,27 +31,75 @@ def require():
     return _library
 
 
-def install(trace=None, hooks=True):
+def install(trace=None, hooks=True, mode=None):
     """Makes vramledger PyTorch's CUDA allocator. Must come before CUDA is used; once per process; cannot be undone.
 
     trace: path of the trace to write ("%p" becomes the process id, "%r" the RANK), None for none.
     hooks: register PyTorch's global module and optimizer hooks, which give phases and names.
+    mode:  "torch" is an allocator of PyTorch's own kind, with torch.cuda.memory_stats, graphs and pools; it needs the library that
+           was built for this PyTorch. "plugin" needs only PyTorch's plug-in interface. "observe" replaces nothing and watches
+           PyTorch's own allocator. None is torch where its library is there, else plugin.
     Raises InstallError; nothing is changed then.
     """
     global _library, _hooks
     if _library is not None:
         raise InstallError("vramledger is already installed in this process")
+    if mode is not None and mode not in MODES:
+        raise InstallError(f"mode is {', '.join(map(repr, MODES))} or None, not {mode!r}")
     import torch
 
     if not torch.backends.cuda.is_built():
         raise InstallError(f"this PyTorch ({torch.__version__}) was built without CUDA, so it has no CUDA allocator to replace")
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized() and mode != "observe":
         raise InstallError("CUDA is already initialised in this process, and PyTorch only changes allocators before that: call vramledger.install() before the "
                            "first use of torch.cuda (also by imported modules), or start the script with 'python -m vramledger run'")
+    mode, library = _load(mode, torch)
+    put_in_place = {"torch": _prepare_torch, "plugin": _prepare_plugin, "observe": _prepare_observe}[mode](library, torch)
+    if trace is not None:
+        try:
+            library.open_trace(os.fspath(trace))
+        except LibraryError as error:
+            raise TraceError(str(error)) from None
     try:
-        library = Library()
+        put_in_place()
+    except (RuntimeError, LibraryError) as error:
+        raise InstallError(f"PyTorch refused to change the allocator: {error}") from None
+    library.mode = mode
+    _library = library
+    _write_metadata(library, torch)
+    if hooks:
+        from ._hooks import Hooks
+
+        _hooks = Hooks(library)
+        _hooks.attach()
+    return library
+
+
+def _load(mode, torch):
+    try:
+        if mode != "plugin":
+            try:
+                return mode or "torch", Library(torch_library_path(torch.__version__))
+            except LibraryError:
+                if mode is not None:
+                    raise
+        return "plugin", Library()
+    except LibraryError as error:
+        raise InstallError(str(error)) from None
+
+
+def _prepare_torch(library, torch):
+    return lambda: library.call("vramledger_torch_install")
+
+
+def _prepare_observe(library, torch):
+    return lambda: library.call("vramledger_observe_install")
+
+
+def _prepare_plugin(library, torch):
+    try:
         allocator = torch.cuda.memory.CUDAPluggableAllocator(str(library.path), "vramledger_malloc", "vramledger_free")
-    except (LibraryError, OSError) as error:
+    except OSError as error:
         raise InstallError(str(error)) from None
     inner = allocator.allocator()
     for setter, function in (
@@ -64,23 +114,7 @@ def install(trace=None, hooks=True):
             getattr(inner, setter)(library.address(function))
         elif setter == "set_record_stream_fn":
             raise InstallError(f"this PyTorch ({torch.__version__}) cannot tell an allocator about streams (no {setter}); vramledger needs that to reuse memory safely")
-    if trace is not None:
-        try:
-            library.open_trace(os.fspath(trace))
-        except LibraryError as error:
-            raise TraceError(str(error)) from None
-    try:
-        torch.cuda.memory.change_current_allocator(allocator)
-    except RuntimeError as error:
-        raise InstallError(f"PyTorch refused to change the allocator: {error}") from None
-    _library = library
-    _write_metadata(library, torch)
-    if hooks:
-        from ._hooks import Hooks
-
-        _hooks = Hooks(library)
-        _hooks.attach()
-    return library
+    return lambda: torch.cuda.memory.change_current_allocator(allocator)
 
 
 def _attach_from_allocator(path):

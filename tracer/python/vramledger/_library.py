@@ -13,26 +13,41 @@ PHASES = {
 PHASE_NAMES = {number: name for name, number in PHASES.items()}
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, INPUT, OUTPUT = range(1, 7)
 
-LIBRARY_NAME = "libvramledger_allocator.so"
+LIBRARY_NAME = "libvramledger_allocator.so"    # mode plugin: any PyTorch
+TORCH_LIBRARY_NAME = "libvramledger_torch.so"  # modes torch and observe: the PyTorch it was built for
 
 
 class LibraryError(RuntimeError):
     """The allocator library is missing or of another version."""
 
 
-def library_path():
-    """Where the allocator library is: $VRAMLEDGER_LIBRARY, beside this package, or in the source tree's build folder."""
+def library_path(name=LIBRARY_NAME):
+    """Where a library of ours is: $VRAMLEDGER_LIBRARY (or beside it), beside this package, or in the source tree's build folder."""
     named = os.environ.get("VRAMLEDGER_LIBRARY")
     if named:
         if not Path(named).is_file():
             raise LibraryError(f"VRAMLEDGER_LIBRARY names '{named}', which is no file")
-        return Path(named)
-    here = Path(__file__).resolve().parent
-    candidates = [here / "lib" / LIBRARY_NAME, here.parents[2] / "build" / "lib" / LIBRARY_NAME]
+        candidates = [Path(named) if name == LIBRARY_NAME else Path(named).with_name(name)]
+    else:
+        here = Path(__file__).resolve().parent
+        candidates = [here / "lib" / name, here.parents[2] / "build" / "lib" / name]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise LibraryError(f"{LIBRARY_NAME} was not found (looked at {', '.join(map(str, candidates))}); build it, or set VRAMLEDGER_LIBRARY")
+    raise LibraryError(f"{name} was not found (looked at {', '.join(map(str, candidates))}); build it, or set VRAMLEDGER_LIBRARY")
+
+
+def torch_library_path(version):
+    """Where the library for modes torch and observe is; LibraryError when it was not built, or for another PyTorch than `version`."""
+    path = library_path(TORCH_LIBRARY_NAME)
+    try:
+        built_for = ctypes.CDLL(str(path)).vramledger_torch_version()
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"'{path}' cannot be loaded into PyTorch {version} ({error}): build vramledger again for it") from None
+    major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
+    if built_for != major * 100 + minor:
+        raise LibraryError(f"'{path}' was built for PyTorch {built_for // 100}.{built_for % 100}, but this is {version}: build vramledger again for it")
+    return path
 
 
 class Library:
@@ -81,15 +96,21 @@ class Library:
         self.close_trace = self._close_trace
         self.reset_peaks = self._reset_peaks
 
+    def call(self, function, *arguments):
+        """Calls a function of the library that answers with a sentence in a buffer when it fails; raises LibraryError then."""
+        error = ctypes.create_string_buffer(4096)
+        foreign = getattr(self._c, function)
+        foreign.restype = ctypes.c_size_t
+        if foreign(*arguments, error, ctypes.c_size_t(len(error))):
+            raise LibraryError(error.value.decode(errors="replace"))
+
     def address(self, function):
         """The address of an exported function, as PyTorch's setters want it."""
         return ctypes.cast(getattr(self._c, function), ctypes.c_void_p).value
 
     def open_trace(self, path):
         """Starts the trace; raises LibraryError with one sentence if that fails."""
-        error = ctypes.create_string_buffer(4096)
-        if self._open_trace(os.fsencode(path), error, len(error)):
-            raise LibraryError(error.value.decode(errors="replace"))
+        self.call("vramledger_open_trace", ctypes.c_char_p(os.fsencode(path)))
 
     def has_trace(self):
         return bool(self._has_trace())
