@@ -3,9 +3,11 @@
 #define VRAMLEDGER_ALLOCATOR_CORE_ALLOCATOR_TYPES_H_
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "allocator/core/device_memory.h"
 
@@ -17,6 +19,17 @@ struct BlockTag {
   std::array<uint64_t, 2> words{};
 };
 
+// Which pool memory belongs to: {0, 0} is the default one; others are private pools (PyTorch's MempoolId_t), whose memory
+// serves nobody else.
+struct PoolId {
+  uint64_t first = 0;
+  uint64_t second = 0;
+
+  bool is_default() const { return first == 0 && second == 0; }
+  bool operator==(const PoolId&) const = default;
+  auto operator<=>(const PoolId&) const = default;
+};
+
 // One block as observers and iterations see it.
 struct BlockView {
   int device = 0;
@@ -26,6 +39,7 @@ struct BlockView {
   size_t block_bytes = 0;      // what serves it
   uintptr_t segment_address = 0;
   size_t segment_bytes = 0;  // expandable segments: mapped and unmapped part together
+  PoolId pool_id;
   bool small_pool = false;
 };
 
@@ -36,8 +50,22 @@ struct SegmentView {
   StreamHandle stream = 0;
   uintptr_t address = 0;
   size_t bytes = 0;
+  PoolId pool_id;
   bool small_pool = false;
   bool expandable = false;
+};
+
+// A segment of a recorded state and the blocks in use in it, by offset from its start.
+struct SegmentImage {
+  struct Block {
+    size_t offset = 0;
+    size_t bytes = 0;
+    size_t requested_bytes = 0;
+  };
+  size_t bytes = 0;
+  StreamHandle stream = 0;
+  bool small_pool = false;
+  std::vector<Block> blocks;  // in order
 };
 
 enum class BlockState : uint8_t {

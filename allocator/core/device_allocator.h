@@ -52,10 +52,15 @@ struct StreamPool {
   std::map<uintptr_t, Block*> unmapped;  // of expandable segments, by address
 };
 
-// The small or the large pool. (Private pools of graphs will be more of these.)
+struct PrivatePool;
+
+// A small or a large pool: the default ones, and two for each private pool.
 struct Pool {
-  explicit Pool(bool is_small) : small(is_small) {}
+  explicit Pool(bool is_small, PoolId pool_id = {}, PrivatePool* private_pool = nullptr)
+      : small(is_small), id(pool_id), owner(private_pool) {}
   const bool small;
+  const PoolId id;
+  PrivatePool* const owner;                          // null for the default pools
   int64_t calls = 0;                                 // searches made, the clock of garbage collection
   std::vector<std::unique_ptr<StreamPool>> streams;  // sorted by stream handle
 };
@@ -87,6 +92,7 @@ class DeviceAllocator {
   void ForEachBlock(absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn);
   bool UpdateTag(uintptr_t address, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
   bool UsesExpandableSegments();
+  bool Restore(const std::vector<SegmentImage>& segments);
   // Empty if the address was never ours.
   std::string DescribeAddress(uintptr_t address);
 

@@ -17,6 +17,7 @@ BlockView DeviceAllocator::ViewOf(const Block& block) const {
   view.block_bytes = block.bytes;
   view.segment_address = block.segment->address;
   view.segment_bytes = block.segment->bytes;
+  view.pool_id = block.pool->pool->id;
   view.small_pool = block.pool->pool->small;
   return view;
 }
@@ -27,6 +28,7 @@ SegmentView DeviceAllocator::ViewOf(const Segment& segment) const {
   view.stream = segment.pool->stream;
   view.address = segment.address;
   view.bytes = segment.bytes;
+  view.pool_id = segment.pool->pool->id;
   view.small_pool = segment.pool->pool->small;
   view.expandable = segment.expandable();
   return view;

@@ -72,17 +72,14 @@ bool CallerProbe::WalkStack() const {
         const auto ip = static_cast<uintptr_t>(::_Unwind_GetIP(context));
         if (++w->frames > kMaxFrames) return _URC_END_OF_STACK;
         if (w->probe->torch_cuda_.Holds(ip)) {
-          // CUDAPluggableAllocator's malloc and allocate (or raw_alloc); a third frame of that library is the caller.
-          return ++w->cuda_frames > 2 ? _URC_END_OF_STACK : _URC_NO_REASON;
+          // CUDAPluggableAllocator's malloc and allocate (or raw_alloc); a further frame of that library is the caller.
+          return ++w->cuda_frames > w->probe->frames_between_ ? _URC_END_OF_STACK : _URC_NO_REASON;
         }
-        if (w->cuda_frames > 0) {
-          w->tensor = w->probe->torch_cpu_.Holds(ip) || w->probe->c10_.Holds(ip);
-          return _URC_END_OF_STACK;
-        }
-        return _URC_NO_REASON;
+        w->tensor = w->probe->torch_cpu_.Holds(ip) || w->probe->c10_.Holds(ip);
+        return w->tensor || w->cuda_frames > 0 ? _URC_END_OF_STACK : _URC_NO_REASON;
       },
       &walk);
-  return !walk.tensor && walk.cuda_frames > 2;
+  return !walk.tensor && walk.cuda_frames > frames_between_;
 }
 
 }  // namespace vramledger

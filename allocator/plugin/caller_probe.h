@@ -16,6 +16,9 @@ class CallerProbe {
  public:
   // Looks the libraries' address ranges up; call once PyTorch is loaded.
   void Load();
+  // How many frames of libtorch_cuda.so lie between the library that asks and us: two of PyTorch's pluggable allocator (the
+  // default), none when PyTorch calls us directly.
+  void SetFramesBetween(int frames) { frames_between_ = frames; }
   // `context`: whatever else identifies the call site cheaply (phase, module, size of the thread's previous allocation).
   bool AskedByLibrary(size_t bytes, uint64_t context) const;
 
@@ -27,6 +30,7 @@ class CallerProbe {
   };
   bool WalkStack() const;
 
+  int frames_between_ = 2;
   Range torch_cuda_;
   Range torch_cpu_;
   Range c10_;

@@ -56,6 +56,12 @@ Plugin::Plugin() : phases_(this) {
   });
 }
 
+void Plugin::SetMode(const char* mode, PluginAdapter* adapter) {
+  mode_ = mode;
+  adapter_ = adapter;
+  if (adapter != nullptr) probe_.SetFramesBetween(0);
+}
+
 bool Plugin::Initialize() {
   std::call_once(initialized_, [this] {
     auto settings = AllocatorSettings::FromEnvironment();
@@ -72,7 +78,8 @@ bool Plugin::Initialize() {
     const int devices = memory_->device_count();
     ledger_ = std::make_unique<CategoryLedger>(devices);
     recorder_ = std::make_unique<Recorder>(*ledger_, phases_, devices);
-    core_ = std::make_unique<CachingAllocator>(*memory_, *settings, recorder_.get());
+    AllocatorObserver* const observer = adapter_ != nullptr ? adapter_->Wrap(*recorder_, devices) : recorder_.get();
+    core_ = std::make_unique<CachingAllocator>(*memory_, *settings, observer);
     // Only the pure form has the path in the environment; the Python package opens its trace itself.
     if (const char* path = std::getenv("VRAMLEDGER_TRACE"); path != nullptr && *path != '\0' && writer_ == nullptr) {
       if (const std::string error = OpenTrace(path); !error.empty()) Complain(absl::StrCat(error, "; training goes on without a trace"));
@@ -87,7 +94,7 @@ bool Plugin::Initialize() {
         devices_json.push_back({{"index", i}, {"total_bytes", info.total_bytes}, {"free_bytes_at_start", info.free_bytes}});
       }
       writer_->AppendMetadata(nlohmann::json{{"devices", devices_json},
-                                             {"allocator", {{"mode", "plugin"}, {"policy", "native"}, {"settings", settings->ToString()}}}}
+                                             {"allocator", {{"mode", mode_}, {"policy", "native"}, {"settings", settings->ToString()}}}}
                                   .dump());
     }
     ready_.store(true, std::memory_order_release);
@@ -148,6 +155,7 @@ void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
     case AllocationStatus::kOk:
       return result.address;
     case AllocationStatus::kOutOfMemory:
+      if (adapter_ != nullptr) adapter_->BeforeOutOfMemoryError(info);
       ThrowOutOfMemory(OutOfMemoryText(info));
     case AllocationStatus::kInvalidDevice:
       ThrowRuntimeError(absl::StrCat("vramledger: there is no CUDA device ", device));
@@ -261,6 +269,7 @@ void Plugin::OnPhaseChange(Phase previous, Phase now, uint32_t scope) {
 }
 
 std::string Plugin::StatisticsJson() {
+  phases_.Settle();
   nlohmann::json out = {{"phase", PhaseName(phases_.program_phase())}, {"steps", steps_.load()}, {"devices", nlohmann::json::array()}};
   out["trace"] = writer_ != nullptr ? nlohmann::json(writer_->path()) : nlohmann::json();
   out["lost_records"] = writer_ != nullptr ? writer_->losses() : 0;

@@ -16,10 +16,25 @@
 
 namespace vramledger {
 
+// What another way in (the LibTorch subclass, the observer) puts around the core.
+class PluginAdapter {
+ public:
+  virtual ~PluginAdapter() = default;
+  // The observer that the core is to tell in place of `recorder`, to which it must pass everything on. Called once, when the
+  // devices are opened.
+  virtual AllocatorObserver* Wrap(AllocatorObserver& recorder, int devices) = 0;
+  // Memory has run out; called without locks, before the error is thrown.
+  virtual void BeforeOutOfMemoryError(const OutOfMemoryInfo& info) = 0;
+};
+
 // Thread rule: every method from any thread. Only Allocate throws (see there).
 class Plugin : public PhaseListener {
  public:
   static Plugin& Get();
+
+  // Before the first use of anything else. `mode` is what the trace says of how it was made, a literal; `adapter` may be null
+  // and must live as long as the process.
+  void SetMode(const char* mode, PluginAdapter* adapter);
 
   // Null for 0 bytes. Throws c10::OutOfMemoryError (torch.OutOfMemoryError) when memory is out after every retry, std::runtime_error
   // when the device cannot be used.
@@ -61,6 +76,8 @@ class Plugin : public PhaseListener {
   std::string OutOfMemoryText(const OutOfMemoryInfo& info);
   void Complain(const std::string& sentence);
 
+  const char* mode_ = "plugin";
+  PluginAdapter* adapter_ = nullptr;
   std::once_flag initialized_;
   std::string initialize_error_;
   std::unique_ptr<DeviceMemory> memory_;

@@ -59,12 +59,14 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   options_.command = {python, "-u", "-X", "dev", "train.py", "--batch", "4"};
   const Launch launch = Prepare();
   ASSERT_EQ(launch.error, "");
-  const std::vector<std::string> expected = {python, "-u", "-X", "dev", "-m", "vramledger", "run", "--trace", "/tmp/a.vlt",
-                                             "train.py", "--batch", "4"};
+  const std::vector<std::string> expected = {python, "-u", "-X", "dev", "-m", "vramledger", "run", "--mode", "plugin",
+                                             "--trace", "/tmp/a.vlt", "train.py", "--batch", "4"};
   EXPECT_EQ(launch.command, expected);
   EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE_REPORT"), "/tmp/a.vlt.device.json");
   options_.command = {python, "-m", "package.train"};
-  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--trace", "/tmp/a.vlt", "-m", "package.train"}));
+  options_.allocator = "observe";
+  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--mode", "observe", "--trace",
+                                                         "/tmp/a.vlt", "-m", "package.train"}));
 }
 
 TEST_F(LaunchTest, EveryRefusalIsASentence) {
@@ -84,7 +86,8 @@ TEST_F(LaunchTest, EveryRefusalIsASentence) {
   EXPECT_NE(refusal([](auto& o) { o.command = {"no-such-program"}; }).find("was not found"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.command = {}; }), "");
   EXPECT_NE(refusal([](auto& o) { o.trace = "t.vlt"; }).find("writes no trace"), std::string::npos);
-  EXPECT_NE(refusal([](auto& o) { o.allocator = "observe"; }).find("is not there yet"), std::string::npos);
+  EXPECT_NE(refusal([](auto& o) { o.allocator = "mine"; }).find("is not an allocator"), std::string::npos);
+  EXPECT_NE(refusal([](auto& o) { o.allocator = "torch"; }).find("must be python"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.allocator = "plugin"; }).find("must be python"), std::string::npos);
   setenv("VRAMLEDGER_VIRTUAL_DEVICE_DIR", "/no/such/folder", 1);
   EXPECT_NE(Prepare().error.find("are not there"), std::string::npos);

@@ -152,8 +152,9 @@ class Hooks:
         if torch.compiler.is_compiling():
             return
         names = self._meet_optimizer(optimizer)
-        for parameter, name_id in names.parameters(optimizer, self):
-            gradient = parameter.grad
+        for reference, name_id in names.parameters(optimizer, self):
+            parameter = reference()
+            gradient = parameter.grad if parameter is not None else None
             if gradient is not None:
                 gradient = _local(gradient)
                 if gradient.is_cuda:
@@ -220,11 +221,12 @@ class _OptimizerNames:
         self._count = 0
 
     def parameters(self, optimizer, hooks):
-        """The parameters with the string ids of their gradients' names."""
+        """Weak references to the parameters, with the string ids of their gradients' names."""
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         if self._parameters is None or count != self._count:
             self._count = count
-            self._parameters = [(p, hooks.library.intern(f"{name}.grad")) for p, name in hooks._named_parameters(optimizer)]
+            # Weak, so that a model that the program has dropped is not kept alive by its names.
+            self._parameters = [(weakref.ref(p), hooks.library.intern(f"{name}.grad")) for p, name in hooks._named_parameters(optimizer)]
         return self._parameters
 
 
