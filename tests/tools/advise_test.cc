@@ -13,12 +13,18 @@ namespace {
 
 // Two blocks of a list, 10 MiB of weights, 1 MiB of input and 8 MiB of activations a sample and block.
 EventInput Input(int batch) {
-  const std::string layers = Cat(
-      R"([{"name":"layer.0.fc","class":"Linear","in_shape":[)", batch, R"(,262144],"out_shape":[)", batch, R"(,262144],"element_bytes":4},)"
-      R"({"name":"layer.1.fc","class":"Linear","in_shape":[)", batch, R"(,262144],"out_shape":[)", batch, R"(,262144],"element_bytes":4}])");
-  const std::string text = Cat("vramledger events 1\nmeta {\"batch_size\":", batch, R"(,"models":[{"name":"Net","class":"Net","parameters":[)"
+  const std::string layers =
+      Cat(R"([{"name":"layer.0.fc","class":"Linear","in_shape":[)", batch, R"(,262144],"out_shape":[)", batch,
+          R"(,262144],"element_bytes":4},)"
+          R"({"name":"layer.1.fc","class":"Linear","in_shape":[)",
+          batch, R"(,262144],"out_shape":[)", batch, R"(,262144],"element_bytes":4}])");
+  const std::string text = Cat(
+      "vramledger events 1\nmeta {\"batch_size\":", batch,
+      R"(,"models":[{"name":"Net","class":"Net","parameters":[)"
       R"({"name":"layer.0.fc.weight","numel":2621440,"element_bytes":4,"trainable":true},{"name":"layer.1.fc.weight","numel":2621440,"element_bytes":4,"trainable":true}],)"
-      R"("layers":)", layers, R"(}],"optimizers":[{"name":"AdamW#1","class":"AdamW","state_keys":["step","exp_avg","exp_avg_sq"],"param_count":5242880,"tensor_count":2}]})",
+      R"("layers":)",
+      layers,
+      R"(}],"optimizers":[{"name":"AdamW#1","class":"AdamW","state_keys":["step","exp_avg","exp_avg_sq"],"param_count":5242880,"tensor_count":2}]})",
       R"(
 phase load
 alloc w0 10M
@@ -26,11 +32,14 @@ name w0 parameter Net.layer.0.fc.weight
 alloc w1 10M
 name w1 parameter Net.layer.1.fc.weight
 phase data
-alloc in )", batch, R"(M
+alloc in )",
+      batch, R"(M
 repeat 2
 phase forward
-alloc a0 )", 8 * batch, R"(M module=Net.layer.0.fc
-alloc a1 )", 8 * batch, R"(M module=Net.layer.1.fc
+alloc a0 )",
+      8 * batch, R"(M module=Net.layer.0.fc
+alloc a1 )",
+      8 * batch, R"(M module=Net.layer.1.fc
 phase backward
 alloc g1 10M
 free a1
@@ -124,9 +133,11 @@ TEST(Advise, JsonContract) {
   question.capacity = uint64_t{1} << 30;
   const nlohmann::ordered_json j = AdviceJson(*Advise(Input(4), nullptr, question));
   EXPECT_EQ(j["schema"], "vramledger.advise/1");
-  for (const char* key : {"capacity_bytes", "headroom_share", "baseline_peak_bytes", "suggestions"}) EXPECT_TRUE(j.contains(key)) << key;
+  for (const char* key : {"capacity_bytes", "headroom_share", "baseline_peak_bytes", "suggestions"})
+    EXPECT_TRUE(j.contains(key)) << key;
   for (const auto& s : j["suggestions"]) {
-    for (const char* key : {"id", "settings", "predicted_peak_bytes", "predicted_time_factor", "method", "verified"}) EXPECT_TRUE(s.contains(key)) << key;
+    for (const char* key : {"id", "settings", "predicted_peak_bytes", "predicted_time_factor", "method", "verified"})
+      EXPECT_TRUE(s.contains(key)) << key;
     EXPECT_TRUE(s["verified"].is_null());
   }
 }
@@ -165,8 +176,11 @@ TEST(Reconcile, RowsAndDifferencesClose) {
 // (in + 2 pad - kernel) / stride + 1, for convolutions described in the metadata.
 TEST(Reconcile, TextbookConvolutions) {
   const auto list = ReadTextEvents(
-      "vramledger events 1\nmeta {\"batch_size\":2,\"models\":[{\"name\":\"Net\",\"class\":\"Net\",\"parameters\":[{\"name\":\"c.weight\",\"numel\":9408,\"element_bytes\":4}],"
-      "\"layers\":[{\"name\":\"c\",\"class\":\"Conv2d\",\"in_shape\":[2,3,224,224],\"out_shape\":[2,64,112,112],\"kernel\":[7,7],\"stride\":[2,2],\"padding\":[3,3],\"element_bytes\":4}]}]}\n"
+      "vramledger events 1\nmeta "
+      "{\"batch_size\":2,\"models\":[{\"name\":\"Net\",\"class\":\"Net\",\"parameters\":[{\"name\":\"c.weight\","
+      "\"numel\":9408,\"element_bytes\":4}],"
+      "\"layers\":[{\"name\":\"c\",\"class\":\"Conv2d\",\"in_shape\":[2,3,224,224],\"out_shape\":[2,64,112,112],"
+      "\"kernel\":[7,7],\"stride\":[2,2],\"padding\":[3,3],\"element_bytes\":4}]}]}\n"
       "phase forward\nalloc a 1M\n");
   ASSERT_TRUE(list.ok());
   const auto r = Reconcile(EventInput::FromList("test", *list), std::nullopt);

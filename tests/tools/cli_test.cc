@@ -30,8 +30,12 @@ Outcome Tool(const std::string& arguments) {
   return out;
 }
 
-std::string Snapshot(const std::string& name) { return std::string(VRAMLEDGER_TEST_DATA) + "/snapshots/" + name + ".pickle.gz"; }
-std::string Golden(const std::string& name) { return std::string(VRAMLEDGER_GOLDEN) + "/" + name; }
+std::string Snapshot(const std::string& name) {
+  return std::string(VRAMLEDGER_TEST_DATA) + "/snapshots/" + name + ".pickle.gz";
+}
+std::string Golden(const std::string& name) {
+  return std::string(VRAMLEDGER_GOLDEN) + "/" + name;
+}
 
 std::string Temporary(const std::string& name, const std::string& bytes) {
   const std::string path = ::testing::TempDir() + "/" + name;
@@ -68,10 +72,12 @@ TEST(Tool, JsonOfEveryCommandParses) {
 
 TEST(Tool, ReportJsonContract) {
   const auto j = nlohmann::json::parse(Tool("report " + Golden("training.events") + " --json").output);
-  for (const char* key : {"source", "device", "loss", "peak", "category_peaks", "phase_peaks", "next_peak", "fragmentation", "verdicts"}) {
+  for (const char* key : {"source", "device", "loss", "peak", "category_peaks", "phase_peaks", "next_peak",
+                          "fragmentation", "verdicts"}) {
     EXPECT_TRUE(j.contains(key)) << key;
   }
-  for (const char* key : {"time_ns", "step", "phase", "requested_bytes", "rounded_bytes", "reserved_bytes", "categories"}) {
+  for (const char* key :
+       {"time_ns", "step", "phase", "requested_bytes", "rounded_bytes", "reserved_bytes", "categories"}) {
     EXPECT_TRUE(j["peak"].contains(key)) << key;
   }
   EXPECT_TRUE(j["device"]["virtual"].get<bool>());
@@ -85,7 +91,8 @@ TEST(Tool, ExitCodes) {
   EXPECT_EQ(Tool("advise " + Golden("training.events") + " --capacity much").code, 2);
   EXPECT_EQ(Tool("report /nonexistent").code, 3);
   EXPECT_EQ(Tool("estimate /nonexistent").code, 3);
-  const std::string wrong = Temporary("double.events", "vramledger events 1\nsegment s 10M\nalloc a 1M in=s\nalloc b 1M in=s\n");
+  const std::string wrong =
+      Temporary("double.events", "vramledger events 1\nsegment s 10M\nalloc a 1M in=s\nalloc b 1M in=s\n");
   EXPECT_EQ(Tool("check " + wrong).code, 1);
   EXPECT_EQ(Tool("check " + Golden("training.events")).code, 0);
 }
@@ -101,10 +108,12 @@ TEST(Tool, BadInputIsOneSentenceAndRunsNothing) {
       {Temporary("text.pickle", "just some text\n"), "text"},
       {Temporary("cut.pickle", gz.substr(0, 1000)), "cut off"},
       {Temporary("flipped.pickle", flipped), "wrong at byte"},
-      {Temporary("malicious.pickle", testing::Pickle("cos\nsystem\n" + testing::PickleText("touch " + mark) + "\x85R")), "GLOBAL at byte 2"},
+      {Temporary("malicious.pickle", testing::Pickle("cos\nsystem\n" + testing::PickleText("touch " + mark) + "\x85R")),
+       "GLOBAL at byte 2"},
       {Temporary("reduce.pickle", testing::Pickle("N)R")), "REDUCE at byte 4"}};
   for (const auto& [path, words] : kCases) {
-    for (const std::string& command : {"report " + path, "import " + path + " -o " + ::testing::TempDir() + "/out.vlt", "check " + path}) {
+    for (const std::string& command :
+         {"report " + path, "import " + path + " -o " + ::testing::TempDir() + "/out.vlt", "check " + path}) {
       const Outcome o = Tool(command);
       EXPECT_EQ(o.code, 3) << command;
       EXPECT_NE(o.output.find(words), std::string::npos) << o.output;

@@ -9,7 +9,9 @@
 namespace vramledger {
 namespace {
 
-std::string Folder() { return std::string(VRAMLEDGER_TEST_DATA) + "/model_configs"; }
+std::string Folder() {
+  return std::string(VRAMLEDGER_TEST_DATA) + "/model_configs";
+}
 
 // Every description of the data folder gives its published (or computed) count to the parameter.
 TEST(Estimate, ParameterCountsAreExact) {
@@ -87,7 +89,8 @@ TEST(Estimate, ConvolutionOutput) {
 }
 
 TEST(Estimate, BadConfigsAreOneSentence) {
-  for (const char* text : {"[]", "{}", R"({"model_type":"zebra"})", R"({"model_type":"bert"})", R"({"model_type":"bert","hidden_size":-1})"}) {
+  for (const char* text : {"[]", "{}", R"({"model_type":"zebra"})", R"({"model_type":"bert"})",
+                           R"({"model_type":"bert","hidden_size":-1})"}) {
     EXPECT_FALSE(ReadModelConfig(nlohmann::json::parse(text)).ok()) << text;
   }
   EXPECT_FALSE(LoadModelConfig("/nonexistent/config.json").ok());

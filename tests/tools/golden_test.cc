@@ -1,5 +1,6 @@
-// Text in, report out: every tests/golden/NAME.events against NAME.report.txt, and NAME.reconcile.txt or NAME.advise.txt where there is one.
-// VRAMLEDGER_UPDATE_GOLDEN=1 writes the expected files anew; read the difference before committing it.
+// Text in, report out: every tests/golden/NAME.events against NAME.report.txt, and NAME.reconcile.txt or
+// NAME.advise.txt where there is one. VRAMLEDGER_UPDATE_GOLDEN=1 writes the expected files anew; read the difference
+// before committing it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -38,23 +38,38 @@ inline std::string Pickle(const std::string& value) {
   return out;
 }
 
-// A snapshot with one 2 MiB segment: 512 KiB live, the rest free; the history takes and gives 1 MiB and takes the live block.
+// A snapshot with one 2 MiB segment: 512 KiB live, the rest free; the history takes and gives 1 MiB and takes the live
+// block.
 inline std::string SmallSnapshot() {
   const uint64_t base = 0x7f0000000000;
   const auto block = [](uint64_t address, uint64_t size, const char* state) {
-    return PickleDict({{"address", PickleInt(address)}, {"size", PickleInt(size)}, {"requested_size", PickleInt(size)}, {"state", PickleText(state)}, {"frames", PickleList({})}});
+    return PickleDict({{"address", PickleInt(address)},
+                       {"size", PickleInt(size)},
+                       {"requested_size", PickleInt(size)},
+                       {"state", PickleText(state)},
+                       {"frames", PickleList({})}});
   };
   const auto event = [](const char* action, uint64_t address, uint64_t size, uint64_t time) {
-    return PickleDict({{"action", PickleText(action)}, {"addr", PickleInt(address)}, {"size", PickleInt(size)}, {"stream", PickleInt(0)},
-                       {"time_us", PickleInt(time)}, {"frames", PickleList({})}});
+    return PickleDict({{"action", PickleText(action)},
+                       {"addr", PickleInt(address)},
+                       {"size", PickleInt(size)},
+                       {"stream", PickleInt(0)},
+                       {"time_us", PickleInt(time)},
+                       {"frames", PickleList({})}});
   };
-  const std::string segment = PickleDict({{"device", PickleInt(0)}, {"address", PickleInt(base)}, {"total_size", PickleInt(2097152)},
-                                          {"allocated_size", PickleInt(524288)}, {"active_size", PickleInt(524288)}, {"stream", PickleInt(0)},
-                                          {"segment_type", PickleText("small")},
-                                          {"blocks", PickleList({block(base, 524288, "active_allocated"), block(base + 524288, 1572864, "inactive")})}});
-  const std::string trace = PickleList({event("segment_alloc", base, 2097152, 1000), event("alloc", base + 524288, 1048576, 1001),
-                                        event("free_requested", base + 524288, 1048576, 1002), event("free_completed", base + 524288, 1048576, 1002),
-                                        event("alloc", base, 524288, 1003)});
+  const std::string segment = PickleDict(
+      {{"device", PickleInt(0)},
+       {"address", PickleInt(base)},
+       {"total_size", PickleInt(2097152)},
+       {"allocated_size", PickleInt(524288)},
+       {"active_size", PickleInt(524288)},
+       {"stream", PickleInt(0)},
+       {"segment_type", PickleText("small")},
+       {"blocks", PickleList({block(base, 524288, "active_allocated"), block(base + 524288, 1572864, "inactive")})}});
+  const std::string trace =
+      PickleList({event("segment_alloc", base, 2097152, 1000), event("alloc", base + 524288, 1048576, 1001),
+                  event("free_requested", base + 524288, 1048576, 1002),
+                  event("free_completed", base + 524288, 1048576, 1002), event("alloc", base, 524288, 1003)});
   return Pickle(PickleDict({{"segments", PickleList({segment})}, {"device_traces", PickleList({trace})}}));
 }
 

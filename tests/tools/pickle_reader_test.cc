@@ -22,7 +22,8 @@ std::string Error(std::string bytes, const PickleLimits& limits = {}) {
 }
 
 TEST(PickleReader, ReadsPlainData) {
-  const auto doc = ReadPickle(Pickle(PickleDict({{"a", PickleInt(7)}, {"b", PickleList({PickleText("x"), "N", "\x88", "K\x05"})}})));
+  const auto doc =
+      ReadPickle(Pickle(PickleDict({{"a", PickleInt(7)}, {"b", PickleList({PickleText("x"), "N", "\x88", "K\x05"})}})));
   ASSERT_TRUE(doc.ok()) << doc.status();
   const PickleValue& root = (*doc)->root();
   EXPECT_EQ(root.Get("a")->integer, 7);
@@ -47,8 +48,9 @@ TEST(PickleReader, ReadsProtocolZero) {
 }
 
 TEST(PickleReader, IntegersOfAllWidths) {
-  const auto doc = ReadPickle(Pickle(PickleList({PickleInt(~uint64_t{0}), std::string("\x8a\x01\xff", 3), std::string("\x8a\x00", 2),
-                                                 std::string("J\xff\xff\xff\xff", 5), std::string("\x8a\x0a\1\0\0\0\0\0\0\0\0\1", 12)})));
+  const auto doc = ReadPickle(
+      Pickle(PickleList({PickleInt(~uint64_t{0}), std::string("\x8a\x01\xff", 3), std::string("\x8a\x00", 2),
+                         std::string("J\xff\xff\xff\xff", 5), std::string("\x8a\x0a\1\0\0\0\0\0\0\0\0\1", 12)})));
   ASSERT_TRUE(doc.ok()) << doc.status();
   const auto& items = (*doc)->root().items;
   EXPECT_TRUE(items[0]->unsigned_above_int64);
@@ -62,13 +64,20 @@ TEST(PickleReader, IntegersOfAllWidths) {
 // Every opcode that could look up, build or call something, with the argument bytes it would have.
 TEST(PickleReader, RefusesEveryOpcodeThatRunsCode) {
   const std::pair<const char*, std::string> kCases[] = {
-      {"GLOBAL", "cos\nsystem\n"}, {"STACK_GLOBAL", PickleText("os") + PickleText("system") + "\x93"},
-      {"REDUCE", "N)R"},           {"BUILD", "NNb"},
-      {"INST", "(ios\nsystem\n"},  {"OBJ", "(No"},
-      {"NEWOBJ", "N)\x81"},        {"NEWOBJ_EX", "N)}\x92"},
-      {"PERSID", "Pid\n"},         {"BINPERSID", "NQ"},
-      {"EXT1", "\x82\x01"},        {"EXT2", std::string("\x83\x01\0", 3)},
-      {"EXT4", std::string("\x84\x01\0\0\0", 5)}, {"NEXT_BUFFER", "\x97"},
+      {"GLOBAL", "cos\nsystem\n"},
+      {"STACK_GLOBAL", PickleText("os") + PickleText("system") + "\x93"},
+      {"REDUCE", "N)R"},
+      {"BUILD", "NNb"},
+      {"INST", "(ios\nsystem\n"},
+      {"OBJ", "(No"},
+      {"NEWOBJ", "N)\x81"},
+      {"NEWOBJ_EX", "N)}\x92"},
+      {"PERSID", "Pid\n"},
+      {"BINPERSID", "NQ"},
+      {"EXT1", "\x82\x01"},
+      {"EXT2", std::string("\x83\x01\0", 3)},
+      {"EXT4", std::string("\x84\x01\0\0\0", 5)},
+      {"NEXT_BUFFER", "\x97"},
       {"READONLY_BUFFER", "N\x98"}};
   for (const auto& [name, bytes] : kCases) {
     const std::string error = Error(Pickle(bytes));

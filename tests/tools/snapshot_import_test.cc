@@ -16,7 +16,9 @@
 namespace vramledger {
 namespace {
 
-std::string Data(const std::string& name) { return std::string(VRAMLEDGER_TEST_DATA) + "/snapshots/" + name + ".pickle.gz"; }
+std::string Data(const std::string& name) {
+  return std::string(VRAMLEDGER_TEST_DATA) + "/snapshots/" + name + ".pickle.gz";
+}
 
 struct Known {
   const char* name;
@@ -120,9 +122,14 @@ TEST(BadInput, OneSentenceEach) {
   EXPECT_NE(OpenError("").find("empty"), std::string::npos);
   EXPECT_NE(OpenError("hello, this is no snapshot\n").find("text"), std::string::npos);
   EXPECT_NE(OpenError("{\"a\": 1}").find("text"), std::string::npos);
-  EXPECT_NE(OpenError(std::string("\x7f" "ELF\0\1\2", 7)).find("neither"), std::string::npos);
+  EXPECT_NE(OpenError(std::string("\x7f"
+                                  "ELF\0\1\2",
+                                  7))
+                .find("neither"),
+            std::string::npos);
   EXPECT_NE(OpenError(testing::Pickle("N")).find("no PyTorch memory snapshot"), std::string::npos);
-  EXPECT_NE(OpenError(testing::Pickle("cos\nsystem\n" + testing::PickleText("true") + "\x85R")).find("GLOBAL"), std::string::npos);
+  EXPECT_NE(OpenError(testing::Pickle("cos\nsystem\n" + testing::PickleText("true") + "\x85R")).find("GLOBAL"),
+            std::string::npos);
   const std::string gz = *ReadFile(Data("state_no_trace"));
   EXPECT_NE(OpenError(gz.substr(0, gz.size() / 2)).find("cut off"), std::string::npos);
   std::string flipped = gz;

@@ -68,7 +68,8 @@ TEST(Timeline, ClosesOnEveryPublicSnapshot) {
 
 // Gradients and Adam's moments of the "medium" model (423,183,360 parameters) to the byte.
 TEST(Timeline, MediumModelByCategory) {
-  const auto input = EventInput::Open(std::string(VRAMLEDGER_TEST_DATA) + "/snapshots/medium_ctx128_training.pickle.gz");
+  const auto input =
+      EventInput::Open(std::string(VRAMLEDGER_TEST_DATA) + "/snapshots/medium_ctx128_training.pickle.gz");
   ASSERT_TRUE(input.ok());
   const Timeline t = Replay(*input).timeline;
   EXPECT_EQ(t.peak.categories[static_cast<size_t>(Category::kGradient)].requested, 423183360u * 4);
@@ -101,7 +102,9 @@ free x
   for (int c = 0; c < kCategoryCount; ++c) {
     const auto category = static_cast<Category>(c);
     if (category == Category::kParameter || category == Category::kBuffer) continue;
-    EXPECT_EQ(named.peak.categories[static_cast<size_t>(c)].rounded, plain.peak.categories[static_cast<size_t>(c)].rounded) << CategoryName(category);
+    EXPECT_EQ(named.peak.categories[static_cast<size_t>(c)].rounded,
+              plain.peak.categories[static_cast<size_t>(c)].rounded)
+        << CategoryName(category);
   }
   EXPECT_EQ(plain.peak.categories[static_cast<size_t>(Category::kParameter)].rounded, uint64_t{11} << 20);
   EXPECT_EQ(named.peak.categories[static_cast<size_t>(Category::kBuffer)].rounded, uint64_t{1} << 20);
@@ -125,7 +128,8 @@ free x
 phase optimizer
 step Adam#2
 end
-)")).timeline;
+)"))
+                         .timeline;
   ASSERT_EQ(t.steps.size(), 6u);
   EXPECT_EQ(t.steps[0].optimizer, "Adam#1");
   EXPECT_EQ(t.steps[0].peak.total.rounded, uint64_t{60} << 20);
@@ -155,7 +159,8 @@ TEST(Timeline, EmptyInput) {
   EXPECT_EQ(ReportJson(a)["schema"], "vramledger.report/1");
 }
 
-// Random histories, sound or not (double allocations, frees of nothing): the ledger closes and the peak is the largest sum.
+// Random histories, sound or not (double allocations, frees of nothing): the ledger closes and the peak is the largest
+// sum.
 TEST(Timeline, ClosesOnRandomHistories) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 200; ++round) {

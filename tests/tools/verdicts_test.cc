@@ -38,11 +38,13 @@ segment acts 600M
 segment state 310M
 alloc p 300M in=params
 name p parameter net.weight
-repeat )" + std::to_string(steps) + R"(
+repeat )" +
+         std::to_string(steps) + R"(
 phase forward
 alloc x 300M in=acts module=net.0
 alloc y 300M in=acts at=300M module=net.1
-)" + in_forward + R"(
+)" + in_forward +
+         R"(
 phase backward
 alloc g 300M in=state
 free y
@@ -50,7 +52,8 @@ free x
 phase optimizer
 alloc s{i} 4K
 step AdamW#1
-)" + after_step + R"(
+)" + after_step +
+         R"(
 phase zero_grad
 free g
 phase idle
@@ -58,7 +61,9 @@ end
 )";
 }
 
-TEST(Verdicts, GoodTrainingIsQuiet) { EXPECT_EQ(Ids(Training(1)), ""); }
+TEST(Verdicts, GoodTrainingIsQuiet) {
+  EXPECT_EQ(Ids(Training(1)), "");
+}
 
 // §6 control 2: the optimizer's state appears once, at the first step.
 TEST(Verdicts, OptimizerStateAppearingOnceIsNoLeak) {
@@ -82,7 +87,8 @@ free x
 phase optimizer
 step Adam
 end
-)"), "");
+)"),
+            "");
 }
 
 TEST(Verdicts, SteadyLeak) {
@@ -99,7 +105,8 @@ TEST(Verdicts, SteadyLeak) {
 TEST(Verdicts, GarbageCollectedCyclesAreNoSteadyLeak) {
   std::string text = "segment a 100M\nphase forward\nalloc p 1M in=a\n";
   for (int step = 0; step < 16; ++step) {
-    text += "phase forward\nalloc c" + std::to_string(step) + " 4M module=cycle\nphase backward\nphase optimizer\nstep Adam\n";
+    text += "phase forward\nalloc c" + std::to_string(step) +
+            " 4M module=cycle\nphase backward\nphase optimizer\nstep Adam\n";
     if (step % 6 == 5) {
       for (int k = step - 5; k <= step; ++k) text += "free c" + std::to_string(k) + "\n";
     }
@@ -122,7 +129,9 @@ end
 phase idle
 step
 end
-)").find("LEAK"), std::string::npos);
+)")
+                .find("LEAK"),
+            std::string::npos);
 }
 
 // §6 control 1: the cache grows to the largest batch seen and stops.
@@ -148,7 +157,8 @@ free x
 phase optimizer
 step Adam
 end
-)"), "FRAG_IDLE HIGHWATER");
+)"),
+            "FRAG_IDLE HIGHWATER");
 }
 
 TEST(Verdicts, Shortage) {
@@ -166,7 +176,9 @@ oom 500M 100M
 }
 
 TEST(Verdicts, BadSize) {
-  EXPECT_EQ(Ids("meta {\"devices\":[{\"index\":0,\"total_bytes\":1073741824}]}\nphase forward\nsegment a 2M\nalloc x 1M in=a\noom 130674G 1G\n"), "BAD_SIZE");
+  EXPECT_EQ(Ids("meta {\"devices\":[{\"index\":0,\"total_bytes\":1073741824}]}\nphase forward\nsegment a 2M\nalloc x "
+                "1M in=a\noom 130674G 1G\n"),
+            "BAD_SIZE");
 }
 
 // Case 1 (R02): the large segment is carved up by blocks that stay, and the same large request fails.
@@ -241,7 +253,8 @@ phase backward
 phase optimizer
 step Adam
 end
-)"), "");
+)"),
+            "");
 }
 
 // Case 4 (R05): growing requests, each too large for what was left behind; falling ones fit.
@@ -251,8 +264,11 @@ segment s{i} {i}4000256
 alloc t 1000 in=s{i} rounded={i}4000256
 free t
 end
-)"), "FRAG_IDLE");
-  EXPECT_EQ(Ids("segment s 40M\nalloc t 40000000 in=s\nfree t\nalloc t 36000000 in=s\nfree t\nalloc t 4000000 in=s\nfree t\n"), "");
+)"),
+            "FRAG_IDLE");
+  EXPECT_EQ(Ids("segment s 40M\nalloc t 40000000 in=s\nfree t\nalloc t 36000000 in=s\nfree t\nalloc t 4000000 "
+                "in=s\nfree t\n"),
+            "");
 }
 
 TEST(Verdicts, PendingFree) {
@@ -262,7 +278,8 @@ alloc x 600M in=a
 alloc p 100M in=b
 request x
 oom 600M 10M
-)"), "FRAG_PENDING");
+)"),
+            "FRAG_PENDING");
 }
 
 // Case 6 (R27): parameters, gradients, two moments, and as much again in temporaries of a foreach step.
@@ -330,7 +347,8 @@ phase backward
 free s
 free l
 free h
-)"), "PEAK_LOGITS");
+)"),
+            "PEAK_LOGITS");
 }
 
 // Case 10 (R61): one bare Linear; the workspace stays and is no leak.

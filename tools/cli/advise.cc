@@ -1,7 +1,8 @@
 // vramledger advise: settings that fit a card.
+#include "tools/analysis/advise.h"
+
 #include <memory>
 
-#include "tools/analysis/advise.h"
 #include "tools/cli/load.h"
 
 namespace vramledger::cli {
@@ -16,10 +17,14 @@ void RegisterAdvise(CLI::App& app) {
   const auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("advise", "Settings that fit a card, each with predicted peak and price");
   command->add_option("TRACE", o->input, "a .vlt trace")->required();
-  command->add_option("--second", o->second, "a trace of the same script at another batch size: the peak becomes a measured line a + b x batch");
+  command->add_option(
+      "--second", o->second,
+      "a trace of the same script at another batch size: the peak becomes a measured line a + b x batch");
   command->add_option("--capacity", o->capacity, "memory of the card: 24GiB, 80GB or a number of bytes")->required();
-  command->add_option("--headroom", o->headroom, "share of the capacity to leave free (default 0.05)")->check(CLI::Range(0.0, 0.9));
-  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")->check(CLI::Range(0, 255));
+  command->add_option("--headroom", o->headroom, "share of the capacity to leave free (default 0.05)")
+      ->check(CLI::Range(0.0, 0.9));
+  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")
+      ->check(CLI::Range(0, 255));
   command->add_flag("--json", o->json, "print JSON (schema vramledger.advise/1)");
   command->footer("Example: vramledger advise out/bert_b32.vlt --second out/bert_b64.vlt --capacity 24GiB");
   command->callback([o] {

@@ -14,7 +14,8 @@ void RegisterCheck(CLI::App& app) {
     bool json = false;
   };
   const auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("check", "Verify that a trace is a possible history of an allocator and that its sums close");
+  CLI::App* command =
+      app.add_subcommand("check", "Verify that a trace is a possible history of an allocator and that its sums close");
   command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot")->required();
   command->add_flag("--json", o->json, "print JSON (schema vramledger.check/1)");
   command->footer("Example: vramledger check out/bert_b32.vlt\nExit code 1 when something is wrong with the history.");
@@ -26,14 +27,24 @@ void RegisterCheck(CLI::App& app) {
     const CheckResult r = CheckEvents(**source);
     const SourceHealth& health = (*source)->health();
     if (o->json) {
-      WriteJson("", {{"schema", "vramledger.check/1"}, {"source", o->input}, {"format", (*source)->format()}, {"events", r.events},
-                     {"allocations", r.allocations}, {"live_at_end", r.live_at_end}, {"live_at_end_bytes", r.live_bytes_at_end},
-                     {"counters_verified", r.counters_verified}, {"violations", r.violations}, {"sentences", r.sentences},
-                     {"ended_early", health.ended_early}, {"lost_records", health.lost_records}, {"notes", health.notes}});
+      WriteJson("", {{"schema", "vramledger.check/1"},
+                     {"source", o->input},
+                     {"format", (*source)->format()},
+                     {"events", r.events},
+                     {"allocations", r.allocations},
+                     {"live_at_end", r.live_at_end},
+                     {"live_at_end_bytes", r.live_bytes_at_end},
+                     {"counters_verified", r.counters_verified},
+                     {"violations", r.violations},
+                     {"sentences", r.sentences},
+                     {"ended_early", health.ended_early},
+                     {"lost_records", health.lost_records},
+                     {"notes", health.notes}});
     } else {
       std::string text = r.violations == 0 ? std::string("Sound") : Cat(Grouped(r.violations), " violations");
-      text += Cat(": ", Grouped(r.events), " events, ", Grouped(r.allocations), " allocations, ", Grouped(r.live_at_end), " blocks (",
-                  Grouped(r.live_bytes_at_end), " B) alive at the end, ", Grouped(r.counters_verified), " recorded totals agree.\n");
+      text += Cat(": ", Grouped(r.events), " events, ", Grouped(r.allocations), " allocations, ",
+                  Grouped(r.live_at_end), " blocks (", Grouped(r.live_bytes_at_end), " B) alive at the end, ",
+                  Grouped(r.counters_verified), " recorded totals agree.\n");
       for (const std::string& s : r.sentences) text += Cat("  ", s, "\n");
       if (health.ended_early) text += "  The trace ends early: it was not closed.\n";
       if (health.lost_records != 0) text += Cat("  ", Grouped(health.lost_records), " records were lost.\n");

@@ -12,32 +12,52 @@ namespace {
 
 std::string_view KindName(RecordKind kind) {
   switch (kind) {
-    case RecordKind::kAlloc: return "alloc";
-    case RecordKind::kFreeRequested: return "free_requested";
-    case RecordKind::kFreeCompleted: return "free_completed";
-    case RecordKind::kSegmentAlloc: return "segment_alloc";
-    case RecordKind::kSegmentFree: return "segment_free";
-    case RecordKind::kSegmentMap: return "segment_map";
-    case RecordKind::kSegmentUnmap: return "segment_unmap";
-    case RecordKind::kOutOfMemory: return "out_of_memory";
-    case RecordKind::kPhase: return "phase";
-    case RecordKind::kStep: return "step";
-    case RecordKind::kNode: return "node";
-    case RecordKind::kModuleEnter: return "module_enter";
-    case RecordKind::kModuleExit: return "module_exit";
-    case RecordKind::kName: return "name";
-    case RecordKind::kDeviceUsed: return "device_used";
-    case RecordKind::kCounters: return "counters";
-    case RecordKind::kMark: return "mark";
-    case RecordKind::kUnname: return "unname";
-    default: return "other";
+    case RecordKind::kAlloc:
+      return "alloc";
+    case RecordKind::kFreeRequested:
+      return "free_requested";
+    case RecordKind::kFreeCompleted:
+      return "free_completed";
+    case RecordKind::kSegmentAlloc:
+      return "segment_alloc";
+    case RecordKind::kSegmentFree:
+      return "segment_free";
+    case RecordKind::kSegmentMap:
+      return "segment_map";
+    case RecordKind::kSegmentUnmap:
+      return "segment_unmap";
+    case RecordKind::kOutOfMemory:
+      return "out_of_memory";
+    case RecordKind::kPhase:
+      return "phase";
+    case RecordKind::kStep:
+      return "step";
+    case RecordKind::kNode:
+      return "node";
+    case RecordKind::kModuleEnter:
+      return "module_enter";
+    case RecordKind::kModuleExit:
+      return "module_exit";
+    case RecordKind::kName:
+      return "name";
+    case RecordKind::kDeviceUsed:
+      return "device_used";
+    case RecordKind::kCounters:
+      return "counters";
+    case RecordKind::kMark:
+      return "mark";
+    case RecordKind::kUnname:
+      return "unname";
+    default:
+      return "other";
   }
 }
 
 // Writes piece by piece: a trace may be larger than memory.
 class Sink {
  public:
-  explicit Sink(const std::string& path) : path_(path.empty() ? "standard output" : path), file_(path.empty() ? stdout : std::fopen(path.c_str(), "wb")) {
+  explicit Sink(const std::string& path)
+      : path_(path.empty() ? "standard output" : path), file_(path.empty() ? stdout : std::fopen(path.c_str(), "wb")) {
     if (file_ == nullptr) throw Failure{kExitUnreadable, Cat(path_, ": cannot be written: ", std::strerror(errno))};
   }
   ~Sink() {
@@ -53,7 +73,9 @@ class Sink {
   }
 
  private:
-  [[noreturn]] void Fail() const { throw Failure{kExitUnreadable, Cat(path_, ": cannot be written: ", std::strerror(errno))}; }
+  [[noreturn]] void Fail() const {
+    throw Failure{kExitUnreadable, Cat(path_, ": cannot be written: ", std::strerror(errno))};
+  }
   std::string path_;
   FILE* file_;
 };
@@ -77,12 +99,14 @@ void Csv(EventSource& source, Sink& sink) {
   while (source.Next(&e)) {
     const bool memory = IsMemoryRecord(e.kind);
     const bool no_text = e.kind == RecordKind::kDeviceUsed || e.kind == RecordKind::kCounters;
-    sink.Put(Cat(e.sequence, ",", e.time_ns, ",", KindName(e.kind), ",", PhaseName(e.phase), ",", uint32_t{e.device}, ",", e.thread, ","));
+    sink.Put(Cat(e.sequence, ",", e.time_ns, ",", KindName(e.kind), ",", PhaseName(e.phase), ",", uint32_t{e.device},
+                 ",", e.thread, ","));
     if (memory) {
-      sink.Put(Cat(e.stream, ",", Hex(e.address), ",", e.requested_bytes, ",", e.rounded_bytes, ",", uint32_t{e.flags}, ",",
-                   CsvText(source.String(e.module)), ",,,\n"));
+      sink.Put(Cat(e.stream, ",", Hex(e.address), ",", e.requested_bytes, ",", e.rounded_bytes, ",", uint32_t{e.flags},
+                   ",", CsvText(source.String(e.module)), ",,,\n"));
     } else {
-      sink.Put(Cat(",,,,", uint32_t{e.flags}, ",", no_text ? std::string() : CsvText(source.String(e.a)), ",", e.a, ",", e.b, ",", e.c, "\n"));
+      sink.Put(Cat(",,,,", uint32_t{e.flags}, ",", no_text ? std::string() : CsvText(source.String(e.a)), ",", e.a, ",",
+                   e.b, ",", e.c, "\n"));
     }
   }
 }
@@ -92,8 +116,9 @@ void Json(EventSource& source, Sink& sink) {
   Event e;
   const char* separator = "\n";
   while (source.Next(&e)) {
-    nlohmann::ordered_json j = {{"sequence", e.sequence}, {"time_ns", e.time_ns}, {"kind", KindName(e.kind)}, {"phase", PhaseName(e.phase)},
-                                {"device", e.device},     {"thread", e.thread},   {"flags", e.flags}};
+    nlohmann::ordered_json j = {
+        {"sequence", e.sequence}, {"time_ns", e.time_ns}, {"kind", KindName(e.kind)}, {"phase", PhaseName(e.phase)},
+        {"device", e.device},     {"thread", e.thread},   {"flags", e.flags}};
     if (IsMemoryRecord(e.kind)) {
       j["stream"] = e.stream;
       j["address"] = e.address;
@@ -113,8 +138,9 @@ void Json(EventSource& source, Sink& sink) {
   if (metadata.is_discarded()) metadata = nullptr;
   const SourceHealth& health = source.health();
   sink.Put(Cat("],\n\"metadata\": ", metadata.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-               ",\n\"format\": ", nlohmann::json(source.format()).dump(), ",\n\"ended_early\": ", health.ended_early ? "true" : "false",
-               ",\n\"lost_records\": ", health.lost_records, ",\n\"notes\": ", nlohmann::json(health.notes).dump(), "}\n"));
+               ",\n\"format\": ", nlohmann::json(source.format()).dump(), ",\n\"ended_early\": ",
+               health.ended_early ? "true" : "false", ",\n\"lost_records\": ", health.lost_records,
+               ",\n\"notes\": ", nlohmann::json(health.notes).dump(), "}\n"));
 }
 
 }  // namespace
@@ -126,8 +152,10 @@ void RegisterExport(CLI::App& app) {
   const auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("export", "Write the events as JSON or CSV");
   command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot")->required();
-  command->add_option("--format", o->format, "json (schema vramledger.events/1) or csv")->check(CLI::IsMember({"json", "csv"}));
-  command->add_flag("--json", [o](int64_t) { o->format = "json"; }, "the same as --format json");
+  command->add_option("--format", o->format, "json (schema vramledger.events/1) or csv")
+      ->check(CLI::IsMember({"json", "csv"}));
+  command->add_flag(
+      "--json", [o](int64_t) { o->format = "json"; }, "the same as --format json");
   command->add_option("-o,--out", o->output, "file to write (default: standard output)");
   command->footer("Example: vramledger export out/bert_b32.vlt --format csv -o events.csv");
   command->callback([o] {

@@ -29,7 +29,9 @@ void Write(const std::string& path, const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0;
   const int error = errno;
   if (!to_stdout) std::fclose(out);
-  if (!written) throw Failure{kExitUnreadable, Cat(to_stdout ? std::string("standard output") : path, ": cannot be written: ", std::strerror(error))};
+  if (!written)
+    throw Failure{kExitUnreadable, Cat(to_stdout ? std::string("standard output") : path,
+                                       ": cannot be written: ", std::strerror(error))};
 }
 
 void WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
@@ -39,9 +41,10 @@ void WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
 
 uint64_t ParseCapacity(const std::string& text) {
   constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"KiB", 1024.0},         {"MiB", 1048576.0},       {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}, {"KB", 1e3}, {"MB", 1e6},
-      {"GB", 1e9},             {"TB", 1e12},             {"K", 1024.0},         {"M", 1048576.0},         {"G", 1073741824.0},
-      {"T", 1099511627776.0}, {"B", 1.0}};
+      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+      {"KB", 1e3},     {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12},
+      {"K", 1024.0},   {"M", 1048576.0},   {"G", 1073741824.0},   {"T", 1099511627776.0},
+      {"B", 1.0}};
   std::string_view number = text;
   double unit = 1;
   for (const auto& [name, factor] : kUnits) {
@@ -74,7 +77,9 @@ Progress::Progress(std::string what) : state_(nullptr) {
   state_->what = std::move(what);
   state_->thread = std::thread([s = state_] {
     std::unique_lock<std::mutex> lock(s->mutex);
-    for (int seconds = 2; !s->done_changed.wait_for(lock, std::chrono::seconds(seconds == 2 ? 2 : 1), [s] { return s->done; }); ++seconds) {
+    for (int seconds = 2;
+         !s->done_changed.wait_for(lock, std::chrono::seconds(seconds == 2 ? 2 : 1), [s] { return s->done; });
+         ++seconds) {
       std::fprintf(stderr, "\r%s: %d s", s->what.c_str(), seconds);
       s->shown = true;
     }

@@ -1,7 +1,8 @@
 // vramledger reconcile: what the formulas say beside what was traced.
+#include "tools/analysis/reconcile.h"
+
 #include <memory>
 
-#include "tools/analysis/reconcile.h"
 #include "tools/cli/load.h"
 
 namespace vramledger::cli {
@@ -13,15 +14,18 @@ void RegisterReconcile(CLI::App& app) {
     bool json = false;
   };
   const auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("reconcile", "Textbook, analytic, requested, rounded and reserved bytes, and each difference by name");
+  CLI::App* command = app.add_subcommand(
+      "reconcile", "Textbook, analytic, requested, rounded and reserved bytes, and each difference by name");
   command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot")->required();
-  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")->check(CLI::Range(0, 255));
+  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")
+      ->check(CLI::Range(0, 255));
   command->add_flag("--json", o->json, "print JSON (schema vramledger.reconcile/1)");
   command->footer("Example: vramledger reconcile out/bert_b32.vlt");
   command->callback([o] {
     const Progress progress("reading " + o->input);
     const EventInput input = OpenOrFail(o->input);
-    const absl::StatusOr<Reconciliation> r = Reconcile(input, o->device < 0 ? std::nullopt : std::optional<int>(o->device));
+    const absl::StatusOr<Reconciliation> r =
+        Reconcile(input, o->device < 0 ? std::nullopt : std::optional<int>(o->device));
     if (!r.ok()) throw Failure{kExitUnreadable, o->input + ": " + std::string(r.status().message())};
     if (o->json) return WriteJson("", ReconcileJson(*r));
     Write("", ReconcileText(*r, UseColor()));

@@ -12,7 +12,8 @@
 namespace vramledger {
 
 enum class OptimizerKind { kNone, kSgd, kMomentum, kAdam };
-// "adamw", "adam", "sgd", "momentum"; and class names such as "AdamW", "SGD" (with or without momentum: see StateCopies).
+// "adamw", "adam", "sgd", "momentum"; and class names such as "AdamW", "SGD" (with or without momentum: see
+// StateCopies).
 std::optional<OptimizerKind> OptimizerFromName(std::string_view name);
 // Tensors of state for each parameter.
 uint64_t StateCopies(OptimizerKind kind);
@@ -43,7 +44,8 @@ MemoryEstimate EstimateMemory(const ModelConfig& model, const EstimateSettings& 
 // (in + 2 pad - kernel) / stride + 1
 uint64_t ConvolutionOutput(uint64_t in, uint64_t kernel, uint64_t stride, uint64_t pad);
 // One hidden state for each layer: batch x sequence x hidden x layers x element size.
-uint64_t TextbookTransformerActivations(uint64_t batch, uint64_t sequence, uint64_t hidden, uint64_t layers, uint64_t element_bytes);
+uint64_t TextbookTransformerActivations(uint64_t batch, uint64_t sequence, uint64_t hidden, uint64_t layers,
+                                        uint64_t element_bytes);
 
 }  // namespace vramledger
 

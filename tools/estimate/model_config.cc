@@ -14,9 +14,9 @@ using nlohmann::json;
 
 // Parameter counts of torchvision's classification models with 1000 classes, as its documentation publishes them.
 constexpr std::pair<std::string_view, uint64_t> kTorchvision[] = {
-    {"alexnet", 61100840},     {"convnext_base", 88591464}, {"densenet121", 7978856},  {"efficientnet_b0", 5288548},
-    {"mobilenet_v2", 3504872}, {"resnet101", 44549160},     {"resnet152", 60192808},   {"resnet18", 11689512},
-    {"resnet34", 21797672},    {"resnet50", 25557032},      {"vgg16", 138357544},      {"vgg19", 143667240},
+    {"alexnet", 61100840},     {"convnext_base", 88591464}, {"densenet121", 7978856}, {"efficientnet_b0", 5288548},
+    {"mobilenet_v2", 3504872}, {"resnet101", 44549160},     {"resnet152", 60192808},  {"resnet18", 11689512},
+    {"resnet34", 21797672},    {"resnet50", 25557032},      {"vgg16", 138357544},     {"vgg19", 143667240},
     {"vit_b_16", 86567656}};
 
 uint64_t Number(const json& c, std::initializer_list<const char*> keys, uint64_t fallback = 0) {
@@ -45,8 +45,10 @@ void SetFamily(const json& c, ModelConfig* m) {
   if (t == "gpt_neo") m->qkv_bias = false, m->out_bias = true, m->mlp_bias = true;
   if (t == "qwen2") m->qkv_bias = true, m->out_bias = m->mlp_bias = false;
   if (t == "qwen3") m->qk_norm = true;
-  if (const auto it = c.find("attention_bias"); it != c.end() && it->is_boolean()) m->qkv_bias = m->out_bias = it->get<bool>();
-  m->gated = t == "llama" || t == "qwen2" || t == "qwen3" || t == "mixtral" || t == "phi3" || t == "gemma2" || t == "deepseek_v2" || t == "mistral";
+  if (const auto it = c.find("attention_bias"); it != c.end() && it->is_boolean())
+    m->qkv_bias = m->out_bias = it->get<bool>();
+  m->gated = t == "llama" || t == "qwen2" || t == "qwen3" || t == "mixtral" || t == "phi3" || t == "gemma2" ||
+             t == "deepseek_v2" || t == "mistral";
   m->rms_norm = m->gated || t == "t5";
   if (t == "gemma2") m->norms_per_layer = 4;
   const bool tied_by_default = t == "bert" || t == "gpt2" || t == "opt" || t == "gpt_neo" || t == "t5" || t == "gemma2";
@@ -60,13 +62,16 @@ void SetFamily(const json& c, ModelConfig* m) {
     const auto it = c.find(key);
     if (it != c.end() && it->is_number()) m->dropout = std::max(m->dropout, it->get<double>());
   }
-  if (!m->rms_norm && m->dropout == 0 && !c.contains("hidden_dropout_prob") && !c.contains("resid_pdrop") && !c.contains("dropout") && t != "gpt_neox" && t != "vit") {
+  if (!m->rms_norm && m->dropout == 0 && !c.contains("hidden_dropout_prob") && !c.contains("resid_pdrop") &&
+      !c.contains("dropout") && t != "gpt_neox" && t != "vit") {
     m->dropout = 0.1;
     m->assumptions.push_back("dropout 0.1 (the config does not say)");
   }
 }
 
-absl::Status Bad(std::string_view what) { return absl::InvalidArgumentError(std::string(what)); }
+absl::Status Bad(std::string_view what) {
+  return absl::InvalidArgumentError(std::string(what));
+}
 
 }  // namespace
 
@@ -76,18 +81,23 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
   ModelConfig m;
   m.name = Text(outer, "name");
   m.type = Text(c, "model_type");
-  static constexpr std::string_view kTypes[] = {"bert", "deepseek_v2", "gemma2", "gpt2", "gpt_neo", "gpt_neox", "llama", "mistral",
-                                                "mixtral", "opt", "phi3", "qwen2", "qwen3", "t5", "vit"};
+  static constexpr std::string_view kTypes[] = {"bert",     "deepseek_v2", "gemma2",  "gpt2",    "gpt_neo",
+                                                "gpt_neox", "llama",       "mistral", "mixtral", "opt",
+                                                "phi3",     "qwen2",       "qwen3",   "t5",      "vit"};
   if (m.type.empty()) return Bad("has no \"model_type\", so it is no Hugging Face style config");
   if (std::find(std::begin(kTypes), std::end(kTypes), m.type) == std::end(kTypes)) {
-    return Bad(Cat("describes a \"", m.type, "\" model; known are bert, deepseek_v2, gemma2, gpt2, gpt_neo, gpt_neox, llama, mistral, mixtral, opt, phi3, qwen2, qwen3, t5, vit"));
+    return Bad(Cat("describes a \"", m.type,
+                   "\" model; known are bert, deepseek_v2, gemma2, gpt2, gpt_neo, gpt_neox, llama, mistral, mixtral, "
+                   "opt, phi3, qwen2, qwen3, t5, vit"));
   }
   if (m.name.empty()) m.name = m.type;
   m.hidden = Number(c, {"hidden_size", "n_embd", "d_model"});
   m.layers = Number(c, {"num_hidden_layers", "n_layer", "num_layers"});
   m.heads = Number(c, {"num_attention_heads", "n_head", "num_heads"});
-  if (m.hidden == 0 || m.layers == 0 || m.heads == 0) return Bad("lacks the hidden size, the number of layers or of heads");
-  if (m.hidden > (uint64_t{1} << 24) || m.layers > 100000 || m.heads > (uint64_t{1} << 20)) return Bad("has a size out of range");
+  if (m.hidden == 0 || m.layers == 0 || m.heads == 0)
+    return Bad("lacks the hidden size, the number of layers or of heads");
+  if (m.hidden > (uint64_t{1} << 24) || m.layers > 100000 || m.heads > (uint64_t{1} << 20))
+    return Bad("has a size out of range");
   m.kv_heads = Number(c, {"num_key_value_heads"}, m.heads);
   m.head_dim = Number(c, {"head_dim", "d_kv"}, m.hidden / m.heads);
   m.intermediate = Number(c, {"intermediate_size", "ffn_dim", "n_inner", "d_ff"}, 4 * m.hidden);

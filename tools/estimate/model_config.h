@@ -13,19 +13,20 @@ namespace vramledger {
 
 struct ModelConfig {
   std::string name;
-  std::string type;              // "bert", "gpt2", "llama", ... or "torchvision"
-  uint64_t known_parameters = 0; // torchvision: only the count is known
-  uint64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate = 0, vocabulary = 0, positions = 0;
+  std::string type;               // "bert", "gpt2", "llama", ... or "torchvision"
+  uint64_t known_parameters = 0;  // torchvision: only the count is known
+  uint64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate = 0, vocabulary = 0,
+           positions = 0;
   uint64_t token_types = 0, norms_per_layer = 2;
   uint64_t experts = 0, experts_per_token = 0, shared_experts = 0, expert_intermediate = 0, dense_first = 0;
   uint64_t kv_lora_rank = 0, q_lora_rank = 0, qk_nope_dim = 0, qk_rope_dim = 0, v_dim = 0;
-  uint64_t decoder_layers = 0, relative_buckets = 0;                   // t5
-  uint64_t image = 0, patch = 0, channels = 0, labels = 0;            // vit
+  uint64_t decoder_layers = 0, relative_buckets = 0;        // t5
+  uint64_t image = 0, patch = 0, channels = 0, labels = 0;  // vit
   bool tied = false;
   bool pooler = false;
   bool qk_norm = false;
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
-  bool gated = false;            // MLP with a gate: three matrices
+  bool gated = false;  // MLP with a gate: three matrices
   bool rms_norm = false;
   bool composed_activation = false;  // an activation made of many operators (gelu_new)
   double dropout = 0;

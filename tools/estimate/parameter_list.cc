@@ -143,7 +143,9 @@ class Lister {
 
 }  // namespace
 
-std::vector<ParameterGroup> ListParameters(const ModelConfig& model) { return Lister(model).Run(); }
+std::vector<ParameterGroup> ListParameters(const ModelConfig& model) {
+  return Lister(model).Run();
+}
 
 uint64_t CountParameters(const ModelConfig& model) {
   if (model.known_parameters != 0) return model.known_parameters;

@@ -13,7 +13,8 @@
 
 namespace vramledger {
 
-// The site (Event::module) of blocks that existed before the recording began, and of blocks that a library took as workspace.
+// The site (Event::module) of blocks that existed before the recording began, and of blocks that a library took as
+// workspace.
 inline constexpr std::string_view kBeforeRecordingSite = "(before the recording)";
 inline constexpr std::string_view kWorkspaceSite = "(library workspace)";
 

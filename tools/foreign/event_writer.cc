@@ -13,6 +13,8 @@
 namespace vramledger {
 namespace {
 
+constexpr uint64_t kMaxSlots = 8192;  // 4 GiB of ring, given back at the close
+
 class Encoder {
  public:
   // `moved`: where each address goes; empty = every address stays.
@@ -94,14 +96,20 @@ absl::StatusOr<WrittenTrace> WriteTrace(EventSource& probe, EventSource& source,
   WrittenTrace written;
   std::vector<uint64_t> addresses;
   Event e;
+  uint64_t events = 0;
   while (probe.Next(&e)) {
+    ++events;
     if (!IsMemoryRecord(e.kind) || e.kind == RecordKind::kOutOfMemory) continue;
     if (e.address % kAddressUnit != 0) written.addresses_moved = true;
     addresses.push_back(e.address);
   }
   std::map<uint64_t, uint64_t> moved;
   if (written.addresses_moved) moved = MoveApart(std::move(addresses));
-  absl::StatusOr<std::unique_ptr<TraceWriter>> writer = TraceWriter::Create(path);
+  // Nobody must wait here for the compressor as a training run does, so the ring holds everything.
+  TraceWriterOptions options;
+  const uint64_t slots = (events + events / 4) / options.records_per_slot + 8;
+  options.initial_slots = options.max_slots = static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxSlots));
+  absl::StatusOr<std::unique_ptr<TraceWriter>> writer = TraceWriter::Create(path, options);
   if (!writer.ok()) return writer.status();
   nlohmann::json metadata = nlohmann::json::parse(probe.metadata_json(), nullptr, /*allow_exceptions=*/false);
   if (!metadata.is_object()) metadata = nlohmann::json::object();
@@ -113,7 +121,8 @@ absl::StatusOr<WrittenTrace> WriteTrace(EventSource& probe, EventSource& source,
     ++written.records;
   }
   (*writer)->Close();
-  if ((*writer)->losses() != 0) return absl::DataLossError(Cat(path, ": ", (*writer)->losses(), " records could not be written"));
+  if ((*writer)->losses() != 0)
+    return absl::DataLossError(Cat(path, ": ", (*writer)->losses(), " records could not be written"));
   return written;
 }
 

@@ -11,7 +11,6 @@
 
 #include "tools/foreign/text.h"
 
-
 namespace vramledger {
 namespace {
 
@@ -38,8 +37,12 @@ absl::StatusOr<std::string> ReadUpTo(const std::string& path, uint64_t limit, bo
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadFileStart(const std::string& path, uint64_t limit) { return ReadUpTo(path, limit, false); }
-absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) { return ReadUpTo(path, limit, true); }
+absl::StatusOr<std::string> ReadFileStart(const std::string& path, uint64_t limit) {
+  return ReadUpTo(path, limit, false);
+}
+absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
+  return ReadUpTo(path, limit, true);
+}
 
 bool IsGzip(std::string_view bytes) {
   return bytes.size() >= 2 && static_cast<uint8_t>(bytes[0]) == 0x1f && static_cast<uint8_t>(bytes[1]) == 0x8b;
@@ -63,21 +66,24 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, uint64_t limit) {
     z.avail_out = static_cast<uInt>(chunk.size());
     const int rc = inflate(&z, Z_NO_FLUSH);
     const size_t got = chunk.size() - z.avail_out;
-    if (out.size() + got > limit) return absl::ResourceExhaustedError(Cat("unpacks to more than the limit of ", limit, " bytes"));
+    if (out.size() + got > limit)
+      return absl::ResourceExhaustedError(Cat("unpacks to more than the limit of ", limit, " bytes"));
     out.append(chunk, 0, got);
     const size_t consumed = pos - z.avail_in;
     if (rc == Z_STREAM_END) {
       if (!IsGzip(bytes.substr(consumed))) {
-        if (consumed != bytes.size()) return absl::DataLossError(Cat("has bytes that are not gzip after byte ", consumed));
+        if (consumed != bytes.size())
+          return absl::DataLossError(Cat("has bytes that are not gzip after byte ", consumed));
         return out;
       }
       inflateReset(&z);
       continue;
     }
     if (rc == Z_OK && (got != 0 || z.avail_in != 0 || pos < bytes.size())) continue;
-    if (rc == Z_BUF_ERROR || rc == Z_OK) return absl::DataLossError(Cat("is cut off: the gzip data ends early, at byte ", bytes.size()));
-    return absl::DataLossError(Cat("is damaged: the gzip data is wrong at byte ", consumed, z.msg != nullptr ? ": " : "",
-                                            z.msg != nullptr ? z.msg : ""));
+    if (rc == Z_BUF_ERROR || rc == Z_OK)
+      return absl::DataLossError(Cat("is cut off: the gzip data ends early, at byte ", bytes.size()));
+    return absl::DataLossError(Cat("is damaged: the gzip data is wrong at byte ", consumed,
+                                   z.msg != nullptr ? ": " : "", z.msg != nullptr ? z.msg : ""));
   }
 }
 

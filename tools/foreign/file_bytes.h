@@ -18,7 +18,8 @@ absl::StatusOr<std::string> ReadFileStart(const std::string& path, uint64_t limi
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit = kMaxFileBytes);
 
 bool IsGzip(std::string_view bytes);
-// All members of a gzip file. Refuses more than `limit` bytes of output; says at which compressed byte damage was found.
+// All members of a gzip file. Refuses more than `limit` bytes of output; says at which compressed byte damage was
+// found.
 absl::StatusOr<std::string> Gunzip(std::string_view bytes, uint64_t limit = kMaxFileBytes);
 
 }  // namespace vramledger

@@ -33,12 +33,13 @@ absl::StatusOr<std::shared_ptr<const EventList>> ReadForeign(const std::string& 
   if (LooksLikePickle(*bytes)) return ImportSnapshot(*std::move(bytes));
   const std::string_view start = std::string_view(*bytes).substr(0, 256);
   return absl::InvalidArgumentError(Cat("is neither a vramledger trace nor a PyTorch memory snapshot: it begins with ",
-                                                 LooksLikeText(start) ? "text" : "bytes that are neither, at byte 0"));
+                                        LooksLikeText(start) ? "text" : "bytes that are neither, at byte 0"));
 }
 
 }  // namespace
 
-EventInput::EventInput(std::string path, std::shared_ptr<const EventList> list) : path_(std::move(path)), list_(std::move(list)) {}
+EventInput::EventInput(std::string path, std::shared_ptr<const EventList> list)
+    : path_(std::move(path)), list_(std::move(list)) {}
 
 EventInput EventInput::FromList(std::string path, std::shared_ptr<const EventList> list) {
   return EventInput(std::move(path), std::move(list));

@@ -5,78 +5,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "tools/foreign/pickle_text.h"
 #include "tools/foreign/text.h"
 
 namespace vramledger {
-namespace {
-
-// Names of the opcodes that would make the reader look something up, call or build it.
-const char* RefusedOpcode(uint8_t op) {
-  switch (op) {
-    case 'c':
-      return "GLOBAL";
-    case 0x93:
-      return "STACK_GLOBAL";
-    case 'R':
-      return "REDUCE";
-    case 'b':
-      return "BUILD";
-    case 'i':
-      return "INST";
-    case 'o':
-      return "OBJ";
-    case 0x81:
-      return "NEWOBJ";
-    case 0x92:
-      return "NEWOBJ_EX";
-    case 'P':
-      return "PERSID";
-    case 'Q':
-      return "BINPERSID";
-    case 0x82:
-      return "EXT1";
-    case 0x83:
-      return "EXT2";
-    case 0x84:
-      return "EXT4";
-    case 0x97:
-      return "NEXT_BUFFER";
-    case 0x98:
-      return "READONLY_BUFFER";
-    default:
-      return nullptr;
-  }
-}
-
-std::string HexByte(uint8_t byte) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  return {kDigits[byte >> 4], kDigits[byte & 15]};
-}
-
-bool IsUtf8(std::string_view s) {
-  size_t i = 0;
-  while (i < s.size()) {
-    const auto c = static_cast<uint8_t>(s[i]);
-    size_t extra = 0;
-    if (c < 0x80) {
-      ++i;
-      continue;
-    }
-    if (c >= 0xC2 && c <= 0xDF) extra = 1;
-    else if (c >= 0xE0 && c <= 0xEF) extra = 2;
-    else if (c >= 0xF0 && c <= 0xF4) extra = 3;
-    else return false;
-    if (s.size() - i <= extra) return false;
-    for (size_t k = 1; k <= extra; ++k) {
-      if ((static_cast<uint8_t>(s[i + k]) & 0xC0) != 0x80) return false;
-    }
-    i += extra + 1;
-  }
-  return true;
-}
-
-}  // namespace
-
 const PickleValue* PickleValue::Get(std::string_view key) const {
   if (kind != PickleKind::kDict) return nullptr;
   for (size_t i = items.size(); i >= 2; i -= 2) {
@@ -88,7 +20,8 @@ const PickleValue* PickleValue::Get(std::string_view key) const {
 
 class PickleParser {
  public:
-  PickleParser(std::string bytes, const PickleLimits& limits) : limits_(limits), document_(std::make_unique<PickleDocument>()) {
+  PickleParser(std::string bytes, const PickleLimits& limits)
+      : limits_(limits), document_(std::make_unique<PickleDocument>()) {
     document_->bytes_ = std::move(bytes);
     data_ = document_->bytes_;
   }
@@ -140,7 +73,8 @@ class PickleParser {
   bool Charge(uint64_t bytes) {
     memory_ += bytes;
     if (memory_ > limits_.max_memory_bytes) {
-      Fail("the pickle needs more than the limit of ", limits_.max_memory_bytes, " bytes of memory (reached at byte ", op_offset_, ")");
+      Fail("the pickle needs more than the limit of ", limits_.max_memory_bytes, " bytes of memory (reached at byte ",
+           op_offset_, ")");
       return false;
     }
     return true;
@@ -192,7 +126,8 @@ class PickleParser {
     }
     PickleValue* target = stack_[from - 1];
     const size_t n = stack_.size() - from;
-    if (kind == PickleKind::kDict && n % 2 != 0) return Fail("the pickle is damaged: a key without a value at byte ", op_offset_);
+    if (kind == PickleKind::kDict && n % 2 != 0)
+      return Fail("the pickle is damaged: a key without a value at byte ", op_offset_);
     if (!Charge(n * sizeof(void*))) return;
     target->items.insert(target->items.end(), stack_.begin() + static_cast<ptrdiff_t>(from), stack_.end());
     stack_.resize(from);
@@ -208,7 +143,8 @@ class PickleParser {
     stack_.push_back(v);
   }
   void CollectLast(size_t n) {
-    if (stack_.size() < Floor() + n) return Fail("the pickle is damaged: a tuple of ", n, " at byte ", op_offset_, " has fewer items");
+    if (stack_.size() < Floor() + n)
+      return Fail("the pickle is damaged: a tuple of ", n, " at byte ", op_offset_, " has fewer items");
     Collect(PickleKind::kTuple, stack_.size() - n);
   }
   void PushInteger(int64_t value) { Push(PickleKind::kInt)->integer = value; }
@@ -216,8 +152,10 @@ class PickleParser {
     while (raw.size() > 1) {             // drop bytes that only repeat the sign
       const auto last = static_cast<uint8_t>(raw.back());
       const bool next_negative = (static_cast<uint8_t>(raw[raw.size() - 2]) & 0x80) != 0;
-      if ((last == 0 && !next_negative) || (last == 0xFF && next_negative)) raw.remove_suffix(1);
-      else break;
+      if ((last == 0 && !next_negative) || (last == 0xFF && next_negative))
+        raw.remove_suffix(1);
+      else
+        break;
     }
     if (raw.size() > 9 || (raw.size() == 9 && raw.back() != 0)) {
       Push(PickleKind::kHugeInt);
@@ -242,7 +180,7 @@ class PickleParser {
     if (!digits) return Fail("the pickle is damaged: the text at byte ", op_offset_, " is no integer");
     Push(PickleKind::kHugeInt);
   }
-  // Protocol 0 strings: quoted, or raw-unicode-escape. Only what they need in practice is undone: \\, \', \", \n, \r, \t, \xhh, \uhhhh.
+  // Protocol 0 strings: quoted, or raw-unicode-escape.
   void PushEscaped(std::string_view line, bool quoted) {
     if (quoted) {
       if (line.size() < 2 || (line.front() != '\'' && line.front() != '"') || line.back() != line.front()) {
@@ -251,35 +189,7 @@ class PickleParser {
       line = line.substr(1, line.size() - 2);
     }
     if (!Charge(line.size())) return;
-    std::string& out = document_->texts_.emplace_back();
-    for (size_t i = 0; i < line.size(); ++i) {
-      if (line[i] != '\\' || i + 1 == line.size()) {
-        out.push_back(line[i]);
-        continue;
-      }
-      const char c = line[++i];
-      const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-      uint32_t code = 0;
-      if (digits != 0 && ParseInteger(line.substr(i + 1, digits), &code, 16) && code < 0x110000) {
-        AppendUtf8(code, &out);
-        i += std::min(digits, line.size() - i - 1);
-      } else {
-        out.push_back(c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c);
-      }
-    }
-    PushText(PickleKind::kString, out);
-  }
-  static void AppendUtf8(uint32_t code, std::string* out) {
-    const auto put = [out](uint32_t byte) { out->push_back(static_cast<char>(byte)); };
-    if (code < 0x80) {
-      put(code);
-    } else if (code < 0x800) {
-      put(0xC0 | code >> 6), put(0x80 | (code & 63));
-    } else if (code < 0x10000) {
-      put(0xE0 | code >> 12), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
-    } else {
-      put(0xF0 | code >> 18), put(0x80 | (code >> 12 & 63)), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
-    }
+    PushText(PickleKind::kString, document_->texts_.emplace_back(UnescapePickleText(line)));
   }
   void PushSized(PickleKind kind, size_t length_bytes) {
     uint64_t n = 0;
@@ -294,7 +204,8 @@ class PickleParser {
   }
   void Recall(uint64_t index) {
     const auto it = memo_.find(index);
-    if (it == memo_.end()) return Fail("the pickle is damaged: byte ", op_offset_, " refers to item ", index, ", which was never stored");
+    if (it == memo_.end())
+      return Fail("the pickle is damaged: byte ", op_offset_, " refers to item ", index, ", which was never stored");
     if (Charge(sizeof(void*))) stack_.push_back(it->second);
   }
   void MemoLine(bool put) {
@@ -324,7 +235,8 @@ class PickleParser {
 
 void PickleParser::Step() {
   op_offset_ = pos_;
-  if (pos_ >= data_.size()) return Fail("the pickle is cut off: it ends at byte ", data_.size(), " without its STOP opcode");
+  if (pos_ >= data_.size())
+    return Fail("the pickle is cut off: it ends at byte ", data_.size(), " without its STOP opcode");
   const auto op = static_cast<uint8_t>(data_[pos_++]);
   uint64_t n = 0;
   size_t from = 0;
@@ -339,12 +251,15 @@ void PickleParser::Step() {
       if (PickleValue* v = Pop()) document_->root_ = v;
       return;
     case '(':
-      if (marks_.size() >= limits_.max_depth) return Fail("the pickle is nested deeper than ", limits_.max_depth, " at byte ", op_offset_);
+      if (marks_.size() >= limits_.max_depth)
+        return Fail("the pickle is nested deeper than ", limits_.max_depth, " at byte ", op_offset_);
       marks_.push_back(stack_.size());
       return;
     case '0':  // POP takes a mark when nothing is above it
-      if (stack_.size() == Floor() && !marks_.empty()) marks_.pop_back();
-      else Pop();
+      if (stack_.size() == Floor() && !marks_.empty())
+        marks_.pop_back();
+      else
+        Pop();
       return;
     case '1':
       if (PopMark(&from)) stack_.resize(from);
@@ -458,7 +373,8 @@ void PickleParser::StepNumber(uint8_t op) {
     case 'F': {
       double value = 0;
       if (!TakeLine(&raw)) return;
-      if (!ParseDouble(raw, &value)) return Fail("the pickle is damaged: the text at byte ", op_offset_, " is no number");
+      if (!ParseDouble(raw, &value))
+        return Fail("the pickle is damaged: the text at byte ", op_offset_, " is no number");
       Push(PickleKind::kFloat)->number = value;
       return;
     }

@@ -14,7 +14,9 @@
 namespace vramledger {
 namespace {
 
-uint64_t RoundUp(uint64_t size) { return std::max<uint64_t>(kBlockUnit, (size + kBlockUnit - 1) / kBlockUnit * kBlockUnit); }
+uint64_t RoundUp(uint64_t size) {
+  return std::max<uint64_t>(kBlockUnit, (size + kBlockUnit - 1) / kBlockUnit * kBlockUnit);
+}
 
 class Importer {
  public:
@@ -27,6 +29,7 @@ class Importer {
     for (const SnapshotSegment& s : snapshot_.segments) devices = std::max(devices, s.device + 1);
     snapshot_.traces.resize(static_cast<size_t>(devices));
     for (int d = 0; d < devices; ++d) Rewind(d);
+    initial_events_ = list_->events.size();
     SortAnnotations();
     Merge();
     if (!ended_.empty()) Finish();
@@ -46,7 +49,8 @@ class Importer {
 
   uint16_t Stream(uint64_t handle) {
     if (handle == 0) return 0;
-    const auto [it, fresh] = streams_.try_emplace(handle, static_cast<uint16_t>(std::min<size_t>(streams_.size() + 1, 65535)));
+    const auto [it, fresh] =
+        streams_.try_emplace(handle, static_cast<uint16_t>(std::min<size_t>(streams_.size() + 1, 65535)));
     return it->second;
   }
 
@@ -59,8 +63,8 @@ class Importer {
         const PickleValue* name = f->Get("name");
         const PickleValue* file = f->Get("filename");
         const PickleValue* line = f->Get("line");
-        list.push_back({name != nullptr ? name->text : std::string_view(), file != nullptr ? file->text : std::string_view(),
-                        line != nullptr ? line->integer : 0});
+        list.push_back({name != nullptr ? name->text : std::string_view(),
+                        file != nullptr ? file->text : std::string_view(), line != nullptr ? line->integer : 0});
       }
     }
     return it->second = ReadStack(list);
@@ -80,7 +84,8 @@ class Importer {
     std::vector<SnapshotEntry>& trace = snapshot_.traces[static_cast<size_t>(device)];
     std::vector<uint64_t>& rounded = rounded_.emplace_back(trace.size(), 0);
     size_t unknown_at_end = 0;
-    absl::flat_hash_set<uint64_t> allocated_later;  // handed out again without a free in between: the timeline ends the earlier one
+    absl::flat_hash_set<uint64_t>
+        allocated_later;  // handed out again without a free in between: the timeline ends the earlier one
     for (size_t i = trace.size(); i-- > 0;) {
       const SnapshotEntry& e = trace[i];
       switch (e.kind) {
@@ -121,8 +126,9 @@ class Importer {
       }
     }
     if (unknown_at_end != 0) {
-      list_->health.notes.push_back(Cat(unknown_at_end, " blocks of device ", device,
-          " are alive by the history and absent from the final state; they are taken as freed at its end"));
+      list_->health.notes.push_back(
+          Cat(unknown_at_end, " blocks of device ", device,
+              " are alive by the history and absent from the final state; they are taken as freed at its end"));
     }
     EmitInitial(device, live, reserved);
   }
@@ -177,7 +183,9 @@ class Importer {
   }
 
   void PassAnnotations(uint64_t until_us) {
-    for (; next_annotation_ < snapshot_.annotations.size() && snapshot_.annotations[next_annotation_].time_us <= until_us; ++next_annotation_) {
+    for (;
+         next_annotation_ < snapshot_.annotations.size() && snapshot_.annotations[next_annotation_].time_us <= until_us;
+         ++next_annotation_) {
       const SnapshotAnnotation& a = snapshot_.annotations[next_annotation_];
       const Phase phase = AnnotatedPhase(a.name);
       if (phase == Phase::kUnknown) continue;
@@ -246,7 +254,8 @@ class Importer {
       size_t best = next.size();
       for (size_t d = 0; d < next.size(); ++d) {
         if (next[d] == snapshot_.traces[d].size()) continue;
-        if (best == next.size() || snapshot_.traces[d][next[d]].time_us < snapshot_.traces[best][next[best]].time_us) best = d;
+        if (best == next.size() || snapshot_.traces[d][next[d]].time_us < snapshot_.traces[best][next[best]].time_us)
+          best = d;
       }
       if (best == next.size()) break;
       Emit(best, next[best]++);
@@ -299,6 +308,7 @@ class Importer {
                         {"snapshot_layout", snapshot_.old_layout ? "2023 (history)" : "segments and device traces"},
                         {"initial_blocks", initial_blocks_},
                         {"initial_bytes", initial_bytes_},
+                        {"initial_events", initial_events_},
                         {"history_complete", initial_blocks_ == 0 && initial_segments_ == 0},
                         {"state_only", allocations_ == 0}};
     m["allocator_settings"] = nlohmann::json::parse(snapshot_.settings_json);
@@ -310,17 +320,21 @@ class Importer {
     std::vector<std::string>& notes = list_->health.notes;
     if (initial_blocks_ != 0) {
       notes.push_back(Cat("the recorded history begins with ", initial_blocks_, " blocks (", initial_bytes_,
-                                   " bytes) already alive; they were reconstructed from the final state"));
+                          " bytes) already alive; they were reconstructed from the final state"));
     }
-    if (!snapshot_.sums_agree) notes.push_back("no segment's sizes are the sum of its blocks: the file was not written by PyTorch itself");
+    if (!snapshot_.sums_agree)
+      notes.push_back("no segment's sizes are the sum of its blocks: the file was not written by PyTorch itself");
     if (odd_segments_ != 0) notes.push_back(Cat(odd_segments_, " segments of the history do not fit the final state"));
     if (allocations_ == 0) {
-      notes.push_back("the snapshot holds a state and no history: there is no timeline, no peak over time and no phase");
+      notes.push_back(
+          "the snapshot holds a state and no history: there is no timeline, no peak over time and no phase");
     } else if (with_phase_ < allocations_) {
       notes.push_back(Cat("the stack frames give a phase for ", with_phase_, " of ", allocations_, " allocations"));
     }
     if (allocations_ != 0) {
-      notes.push_back("block sizes of freed blocks are computed (rounded up to 512 bytes): the snapshot records only what was requested");
+      notes.push_back(
+          "block sizes of freed blocks are computed (rounded up to 512 bytes): the snapshot records only what was "
+          "requested");
     }
   }
 
@@ -338,6 +352,7 @@ class Importer {
   std::vector<Ended> ended_;
   size_t initial_blocks_ = 0, initial_segments_ = 0, odd_segments_ = 0, allocations_ = 0, with_phase_ = 0, steps_ = 0;
   uint64_t initial_bytes_ = 0;
+  size_t initial_events_ = 0;  // memory events at the head of the list that tell the state before the recording
   size_t next_annotation_ = 0;
   Phase annotated_ = Phase::kUnknown;
   Phase phase_ = Phase::kUnknown;

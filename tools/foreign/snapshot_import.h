@@ -10,8 +10,8 @@
 
 namespace vramledger {
 
-// `pickle` is the decompressed file. What existed before the recorded history is reconstructed by going backward from the final
-// state, and comes first in the list (at time 0, site kBeforeRecordingSite unless its frames are known).
+// `pickle` is the decompressed file. What existed before the recorded history is reconstructed by going backward from
+// the final state, and comes first in the list (at time 0, site kBeforeRecordingSite unless its frames are known).
 // After the last event, the live blocks are exactly the snapshot's active blocks and the reserved bytes its segments.
 absl::StatusOr<std::shared_ptr<const EventList>> ImportSnapshot(std::string pickle);
 

@@ -81,7 +81,8 @@ class SnapshotReader {
     s.stream = Uint(dict, "stream");
     s.expandable = Flag(dict, "is_expandable");
     const std::string_view type = Text(dict, "segment_type");
-    if (error_.ok() && type != "small" && type != "large") return Fail(where_, ": segment_type \"", type, "\" is neither small nor large");
+    if (error_.ok() && type != "small" && type != "large")
+      return Fail(where_, ": segment_type \"", type, "\" is neither small nor large");
     s.small = type == "small";
     const PickleValue* blocks = dict.Get("blocks");
     if (blocks == nullptr || !blocks->IsSequence()) return Fail(where_, " has no list \"blocks\"");
@@ -105,7 +106,8 @@ class SnapshotReader {
   // A segment's own sums. One that does not agree is damage; when none does, another tool than PyTorch wrote the file.
   void CheckSums(const PickleValue& dict, const SnapshotSegment& s, uint64_t end, uint64_t allocated, uint64_t active) {
     std::string wrong;
-    if (Uint(dict, "allocated_size") != allocated) wrong = Cat("allocated_size is not the sum of its blocks (", allocated, ")");
+    if (Uint(dict, "allocated_size") != allocated)
+      wrong = Cat("allocated_size is not the sum of its blocks (", allocated, ")");
     if (Uint(dict, "active_size") != active) wrong = Cat("active_size is not the sum of its blocks (", active, ")");
     if (end != s.address + s.size) wrong = Cat("total_size is not the sum of its blocks (", end - s.address, ")");
     if (wrong.empty()) return;
@@ -128,13 +130,15 @@ class SnapshotReader {
     if (!b.active && state != "inactive") Fail(where_, ": state \"", state, "\" is not known");
     b.address = Uint(dict, "address", false, running_address);
     b.frames = dict.Get("frames");
-    if (const PickleValue* history = dict.Get("history"); history != nullptr && history->IsSequence() && !history->items.empty()) {
+    if (const PickleValue* history = dict.Get("history");
+        history != nullptr && history->IsSequence() && !history->items.empty()) {
       out_.old_layout = true;
       const PickleValue& last = *history->items.front();
       b.frames = last.Get("frames");
       if (b.active && last.Get("real_size") != nullptr) b.requested = Uint(last, "real_size");
     }
-    if (b.active && b.requested > b.size) Fail(where_, ": requested_size ", b.requested, " is more than the block's size ", b.size);
+    if (b.active && b.requested > b.size)
+      Fail(where_, ": requested_size ", b.requested, " is more than the block's size ", b.size);
     return b;
   }
 
@@ -143,8 +147,10 @@ class SnapshotReader {
     for (const SnapshotSegment& s : out_.segments) spans.push_back({{s.device, s.address}, s.size});
     std::sort(spans.begin(), spans.end());
     for (size_t i = 1; i < spans.size(); ++i) {
-      if (spans[i].first.first == spans[i - 1].first.first && spans[i - 1].first.second + spans[i - 1].second > spans[i].first.second) {
-        return Fail("the segments at addresses ", spans[i - 1].first.second, " and ", spans[i].first.second, " overlap");
+      if (spans[i].first.first == spans[i - 1].first.first &&
+          spans[i - 1].first.second + spans[i - 1].second > spans[i].first.second) {
+        return Fail("the segments at addresses ", spans[i - 1].first.second, " and ", spans[i].first.second,
+                    " overlap");
       }
     }
   }
@@ -179,7 +185,8 @@ class SnapshotReader {
     where_ = Cat("event ", where_number_, " of device ", device);
     const std::string_view action = Text(dict, "action");
     if (!error_.ok()) return false;
-    const auto* found = std::find_if(std::begin(kActions), std::end(kActions), [&](const auto& a) { return a.first == action; });
+    const auto* found =
+        std::find_if(std::begin(kActions), std::end(kActions), [&](const auto& a) { return a.first == action; });
     if (found == std::end(kActions)) {
       Fail(where_, ": action \"", action, "\" is not known");
       return false;
@@ -188,7 +195,8 @@ class SnapshotReader {
     e->kind = found->second;
     e->size = Uint(dict, "size");
     e->stream = Uint(dict, "stream", false);
-    e->address = e->kind == RecordKind::kOutOfMemory ? Uint(dict, "device_free", false, Uint(dict, "addr", false)) : Uint(dict, "addr");
+    e->address = e->kind == RecordKind::kOutOfMemory ? Uint(dict, "device_free", false, Uint(dict, "addr", false))
+                                                     : Uint(dict, "addr");
     if (dict.Get("time_us") != nullptr) {
       e->time_us = Uint(dict, "time_us");
       out_.has_times = true;

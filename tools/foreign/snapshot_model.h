@@ -19,7 +19,7 @@ struct SnapshotBlock {
   uint64_t size = 0;
   uint64_t requested = 0;
   bool active = false;
-  bool pending = false;                // freed by the program, a stream still awaited
+  bool pending = false;  // freed by the program, a stream still awaited
   const PickleValue* frames = nullptr;
 };
 
@@ -53,13 +53,14 @@ struct Snapshot {
   std::vector<SnapshotSegment> segments;
   std::vector<std::vector<SnapshotEntry>> traces;  // by device
   std::vector<SnapshotAnnotation> annotations;
-  std::string settings_json;                       // "{}" when not recorded
-  bool old_layout = false;                         // 2023: blocks with "history" in place of "frames" and "address"
+  std::string settings_json;  // "{}" when not recorded
+  bool old_layout = false;    // 2023: blocks with "history" in place of "frames" and "address"
   bool has_times = false;
-  bool sums_agree = true;                          // false: no segment's sizes are the sum of its blocks (not written by PyTorch)
+  bool sums_agree = true;  // false: no segment's sizes are the sum of its blocks (not written by PyTorch)
 };
 
-// Every size, sum and reference that the snapshot's own fields allow to check is checked, so that damage is told from data.
+// Every size, sum and reference that the snapshot's own fields allow to check is checked, so that damage is told from
+// data.
 absl::StatusOr<Snapshot> ReadSnapshot(std::string pickle);
 
 }  // namespace vramledger

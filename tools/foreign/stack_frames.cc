@@ -14,32 +14,37 @@ bool IsOneOf(std::string_view name, const std::array<std::string_view, N>& words
   return std::find(words.begin(), words.end(), name) != words.end();
 }
 
-constexpr std::array<std::string_view, 5> kBackwardFunctions = {"backward", "_engine_run_backward", "_make_grads", "grad",
-                                                                "backward_function"};
-constexpr std::array<std::string_view, 8> kLoadFunctions = {"load_state_dict", "_load_from_state_dict", "from_pretrained",
-                                                            "deepcopy",        "__deepcopy__",          "reset_parameters",
-                                                            "_rebuild_tensor", "_load"};
-constexpr std::array<std::string_view, 4> kForwardFunctions = {"forward", "_call_impl", "_wrapped_call_impl", "wrapped_func"};
+constexpr std::array<std::string_view, 5> kBackwardFunctions = {"backward", "_engine_run_backward", "_make_grads",
+                                                                "grad", "backward_function"};
+constexpr std::array<std::string_view, 8> kLoadFunctions = {
+    "load_state_dict", "_load_from_state_dict", "from_pretrained", "deepcopy",
+    "__deepcopy__",    "reset_parameters",      "_rebuild_tensor", "_load"};
+constexpr std::array<std::string_view, 4> kForwardFunctions = {"forward", "_call_impl", "_wrapped_call_impl",
+                                                               "wrapped_func"};
 
 std::string_view BaseName(std::string_view path) {
   const size_t slash = path.find_last_of("/\\");
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
 }
 
-bool IsPython(const StackFrame& f) { return f.file.ends_with(".py"); }
+bool IsPython(const StackFrame& f) {
+  return f.file.ends_with(".py");
+}
 
 bool InFolder(std::string_view path, std::string_view folder) {
   const size_t at = path.find(folder);
   if (at == std::string_view::npos || at == 0) return false;
   const size_t after = at + folder.size();
-  return (path[at - 1] == '/' || path[at - 1] == '\\') && after < path.size() && (path[after] == '/' || path[after] == '\\');
+  return (path[at - 1] == '/' || path[at - 1] == '\\') && after < path.size() &&
+         (path[after] == '/' || path[after] == '\\');
 }
 
-bool InPyTorch(const StackFrame& f) { return InFolder(f.file, "torch") || Contains(f.file, "<"); }
+bool InPyTorch(const StackFrame& f) {
+  return InFolder(f.file, "torch") || Contains(f.file, "<");
+}
 
 bool IsWorkspaceCall(std::string_view name) {
-  return Contains(name, "getNewWorkspace") || Contains(name, "BlasLtWorkspace") ||
-         Contains(name, "run_conv_plan");
+  return Contains(name, "getNewWorkspace") || Contains(name, "BlasLtWorkspace") || Contains(name, "run_conv_plan");
 }
 
 // "MmBackward0" from "torch::autograd::generated::MmBackward0::apply(...)".
@@ -52,20 +57,21 @@ std::string_view AutogradNode(std::string_view name) {
 }
 
 struct Signs {
-  bool engine = false, backward = false, checkpoint = false, optimizer = false, zero_grad = false, load = false, forward = false,
-       no_grad = false, distributed = false, save = false;
+  bool engine = false, backward = false, checkpoint = false, optimizer = false, zero_grad = false, load = false,
+       forward = false, no_grad = false, distributed = false, save = false;
 };
 
 void ReadPython(const StackFrame& f, Signs* s) {
   const std::string_view base = BaseName(f.file);
   if (f.name == "zero_grad") s->zero_grad = true;
   if (InFolder(f.file, "optim") && InPyTorch(f)) s->optimizer = true;
-  if (IsOneOf(f.name, kBackwardFunctions) && (InFolder(f.file, "autograd") || base == "_tensor.py" || base == "graph.py" ||
-                                              base == "runtime_wrappers.py")) {
+  if (IsOneOf(f.name, kBackwardFunctions) &&
+      (InFolder(f.file, "autograd") || base == "_tensor.py" || base == "graph.py" || base == "runtime_wrappers.py")) {
     s->backward = true;
   }
   if (base == "checkpoint.py" && InPyTorch(f)) s->checkpoint = true;
-  if (IsOneOf(f.name, kLoadFunctions) || f.name.starts_with("init_weight") || f.name.starts_with("init_all_weights")) s->load = true;
+  if (IsOneOf(f.name, kLoadFunctions) || f.name.starts_with("init_weight") || f.name.starts_with("init_all_weights"))
+    s->load = true;
   if (base == "module.py" && (f.name == "_apply" || f.name == "convert")) s->load = true;
   if (IsOneOf(f.name, kForwardFunctions) || (base == "functional.py" && InPyTorch(f))) s->forward = true;
   if (f.name == "decorate_context") s->no_grad = true;

@@ -1,5 +1,5 @@
-// Small string helpers over std::string_view. (Abseil as packaged by Debian has its own string_view type, which does not
-// convert from std's.)
+// Small string helpers over std::string_view. (Abseil as packaged by Debian has its own string_view type, which does
+// not convert from std's.)
 #ifndef VRAMLEDGER_TOOLS_FOREIGN_TEXT_H_
 #define VRAMLEDGER_TOOLS_FOREIGN_TEXT_H_
 
@@ -29,7 +29,9 @@ std::string Cat(const Args&... args) {
   return out;
 }
 
-inline bool Contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+inline bool Contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 // The whole text must be the number.
 template <typename T>
@@ -55,7 +57,8 @@ inline std::vector<std::string_view> Split(std::string_view text, char separator
 }
 
 inline void ReplaceAll(std::string* text, std::string_view from, std::string_view to) {
-  for (size_t at = text->find(from); at != std::string::npos; at = text->find(from, at + to.size())) text->replace(at, from.size(), to);
+  for (size_t at = text->find(from); at != std::string::npos; at = text->find(from, at + to.size()))
+    text->replace(at, from.size(), to);
 }
 
 }  // namespace vramledger

@@ -32,7 +32,9 @@ absl::Status Unroll(const std::vector<Line>& in, size_t begin, size_t end, int d
       continue;
     }
     uint32_t times = 0;
-    if (depth == 3 || !ParseInteger(std::string_view(in[i].text).substr(std::min<size_t>(7, in[i].text.size())), &times)) return Bad(in[i], "repeat needs a number, and nests 3 deep");
+    if (depth == 3 ||
+        !ParseInteger(std::string_view(in[i].text).substr(std::min<size_t>(7, in[i].text.size())), &times))
+      return Bad(in[i], "repeat needs a number, and nests 3 deep");
     size_t close = i + 1;
     for (int open = 1; close < end; ++close) {
       if (in[close].text.starts_with("repeat")) ++open;
@@ -118,9 +120,11 @@ class Builder {
   }
 
   absl::Status Take(bool block) {
-    if (words_.size() < 3 || !ParseBytes(words_[2], &event_.requested_bytes)) return Bad(*line_, "a name and a number of bytes are needed");
+    if (words_.size() < 3 || !ParseBytes(words_[2], &event_.requested_bytes))
+      return Bad(*line_, "a name and a number of bytes are needed");
     event_.kind = block ? RecordKind::kAlloc : RecordKind::kSegmentAlloc;
-    event_.rounded_bytes = block ? std::max<uint64_t>(512, (event_.requested_bytes + 511) / 512 * 512) : event_.requested_bytes;
+    event_.rounded_bytes =
+        block ? std::max<uint64_t>(512, (event_.requested_bytes + 511) / 512 * 512) : event_.requested_bytes;
     uint64_t offset = 0;
     const Event* segment = nullptr;
     for (size_t i = 3; i < words_.size(); ++i) {
@@ -166,7 +170,9 @@ class Builder {
     const auto it = words_.size() > 1 ? named_.find(std::string(words_[1])) : named_.end();
     if (it == named_.end()) return Bad(*line_, "nothing of that name was allocated");
     Event e = it->second;
-    e.kind = verb == "unsegment" ? RecordKind::kSegmentFree : verb == "request" ? RecordKind::kFreeRequested : RecordKind::kFreeCompleted;
+    e.kind = verb == "unsegment" ? RecordKind::kSegmentFree
+             : verb == "request" ? RecordKind::kFreeRequested
+                                 : RecordKind::kFreeCompleted;
     e.time_ns = now_ns_;
     e.phase = phase_;
     list_->Add(e);
@@ -189,7 +195,8 @@ class Builder {
 
   absl::Status Numbers(std::string_view verb) {
     uint64_t first = 0, second = 0;
-    if (words_.size() < 3 || !ParseBytes(words_[1], &first) || !ParseBytes(words_[2], &second)) return Bad(*line_, "two numbers are needed");
+    if (words_.size() < 3 || !ParseBytes(words_[1], &first) || !ParseBytes(words_[2], &second))
+      return Bad(*line_, "two numbers are needed");
     if (verb == "oom") {
       event_.kind = RecordKind::kOutOfMemory;
       event_.requested_bytes = event_.rounded_bytes = first;

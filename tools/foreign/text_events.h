@@ -10,7 +10,8 @@
 //   used FREE_BYTES TOTAL_BYTES          enter MODULE / exit MODULE      device N
 //   repeat N ... end                     ({i} in a line is the pass, from 0; may be nested with {j}, {k})
 //
-// BYTES may end in K, M or G (binary). `#` begins a comment at the start of a line or after a blank. A block without in= gets an address of its own outside all segments.
+// BYTES may end in K, M or G (binary). `#` begins a comment at the start of a line or after a blank. A block without
+// in= gets an address of its own outside all segments.
 #ifndef VRAMLEDGER_TOOLS_FOREIGN_TEXT_EVENTS_H_
 #define VRAMLEDGER_TOOLS_FOREIGN_TEXT_EVENTS_H_
 
