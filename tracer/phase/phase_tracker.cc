@@ -15,9 +15,12 @@ struct ThreadState {
   uint16_t number;
   std::vector<Scope> scopes;
   std::vector<uint32_t> modules;
+  ThreadState* next = nullptr;
 };
 
 std::atomic<uint32_t> next_thread{0};
+// Keeps what is never freed reachable, for leak checkers.
+std::atomic<ThreadState*> all_threads{nullptr};
 
 ThreadState& State() {
   // Leaked: frees arrive on threads whose thread-locals are already gone.
@@ -26,6 +29,9 @@ ThreadState& State() {
     state = new ThreadState();
     const uint32_t n = next_thread.fetch_add(1, std::memory_order_relaxed);
     state->number = static_cast<uint16_t>(n < 0xffff ? n : 0xffff);
+    state->next = all_threads.load(std::memory_order_relaxed);
+    while (!all_threads.compare_exchange_weak(state->next, state, std::memory_order_release)) {
+    }
   }
   return *state;
 }
