@@ -88,6 +88,61 @@ void CachingAllocator::EndCapture(int device_index) {
   if (DeviceAllocator* d = device(device_index)) d->EndCapture();
 }
 
+PoolStatus CachingAllocator::SharePool(int device_index, PoolId id, std::shared_ptr<SegmentSource> source) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->SharePool(id, std::move(source));
+}
+
+PoolStatus CachingAllocator::BeginAllocateToPool(int device_index, PoolId id, StreamFilter filter) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->BeginAllocateToPool(id, std::move(filter));
+}
+
+PoolStatus CachingAllocator::EndAllocateToPool(int device_index, PoolId id) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->EndAllocateToPool(id);
+}
+
+PoolStatus CachingAllocator::ReleasePool(int device_index, PoolId id) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->ReleasePool(id);
+}
+
+int CachingAllocator::PoolUseCount(int device_index, PoolId id) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? -1 : d->PoolUseCount(id);
+}
+
+PoolStatus CachingAllocator::SetPoolUseWhenOut(int device_index, PoolId id, bool use) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->SetPoolUseWhenOut(id, use);
+}
+
+PoolStatus CachingAllocator::SetPoolNoSplit(int device_index, PoolId id) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->SetPoolNoSplit(id);
+}
+
+void CachingAllocator::EmptyPool(int device_index, PoolId id) {
+  if (DeviceAllocator* d = device(device_index)) d->EmptyPool(id);
+}
+
+PoolStatus CachingAllocator::LivePoolBlocks(int device_index, PoolId id, std::vector<void*>* addresses) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->LivePoolBlocks(id, addresses);
+}
+
+PoolStatus CachingAllocator::GetPoolState(int device_index, PoolId id, PoolState* state) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->GetPoolState(id, state);
+}
+
+PoolStatus CachingAllocator::SetPoolState(int device_index, const PoolState& state, const BlockTag& tag,
+                                          std::vector<void*>* freed, std::vector<void*>* allocated) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? PoolStatus::kUnknownPool : d->SetPoolState(state, tag, freed, allocated);
+}
+
 void CachingAllocator::AddFreeMemoryCallback(FreeMemoryCallback callback, void* context) {
   for (const auto& d : devices_) d->AddFreeMemoryCallback(callback, context);
 }

@@ -18,6 +18,7 @@
 #include "allocator/core/allocator_settings.h"
 #include "allocator/core/allocator_types.h"
 #include "allocator/core/device_memory.h"
+#include "allocator/core/pool_types.h"
 #include "allocator/core/statistics.h"
 
 namespace vramledger {
@@ -59,9 +60,33 @@ class CachingAllocator {
   void* BaseAllocation(void* address, size_t* bytes);
 
   // Brackets a CUDA graph capture. While any is under way, events are neither recorded nor queried and no cached memory
-  // is given back. (Private pools for captures come on top of this.)
+  // is given back.
   void BeginCapture(int device);
   void EndCapture(int device);
+
+  // Private pools, as PyTorch's graphs and MemPool use them. kUnknownPool also for a device that does not exist.
+  // Makes the pool if there is none with this id, else counts one user more; `source` is used only when it is made.
+  PoolStatus SharePool(int device, PoolId id, std::shared_ptr<SegmentSource> source = nullptr);
+  // Counts a user more, as SharePool does, and routes requests that `filter` wants to the pool until EndAllocateToPool.
+  // The latest route is asked first. Counts as a capture under way.
+  PoolStatus BeginAllocateToPool(int device, PoolId id, StreamFilter filter);
+  PoolStatus EndAllocateToPool(int device, PoolId id);
+  // Takes one user away. Without users the pool's free segments go back with EmptyCache or when memory runs short.
+  PoolStatus ReleasePool(int device, PoolId id);
+  // -1 if there is no such pool.
+  int PoolUseCount(int device, PoolId id);
+  // Lets any request have the pool's free blocks when the device has no more.
+  PoolStatus SetPoolUseWhenOut(int device, PoolId id, bool use);
+  PoolStatus SetPoolNoSplit(int device, PoolId id);
+  // Gives the unused segments of this pool back, if nobody uses it any more.
+  void EmptyPool(int device, PoolId id);
+  // Blocks of the pool that are in use.
+  PoolStatus LivePoolBlocks(int device, PoolId id, std::vector<void*>* addresses);
+  // Notes how the pool's blocks lie; puts them so again. `freed` gets the blocks that were in use, `allocated` those that
+  // are now, with `tag`; an address may be in both.
+  PoolStatus GetPoolState(int device, PoolId id, PoolState* state);
+  PoolStatus SetPoolState(int device, const PoolState& state, const BlockTag& tag, std::vector<void*>* freed,
+                          std::vector<void*>* allocated);
 
   // A callback that may free memory when a request finds no block, run without any lock; true if it freed something.
   // Cannot be taken back.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "allocator/core/private_pool.h"
 #include "allocator/core/stat_operations.h"
 
 namespace vramledger {
@@ -38,7 +39,12 @@ DeviceAllocator::~DeviceAllocator() {
   for (const auto& [address, segment] : segments_) {
     void* const start = reinterpret_cast<void*>(address);
     if (!segment->expandable()) {
-      memory_.Free(device_, start);
+      const PrivatePool* const owner = segment->pool->pool->owner;
+      if (owner != nullptr && owner->source != nullptr) {
+        owner->source->Free(start);
+      } else {
+        memory_.Free(device_, start);
+      }
       continue;
     }
     for (const Block* b = index_.Find(address); b != nullptr; b = b->next) {
@@ -91,7 +97,8 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
 
   Request request;
   request.bytes = RoundSize(bytes);
-  request.pool = StreamPoolFor(request.bytes <= kLargestSmall ? small_ : large_, stream);
+  const bool small = request.bytes <= kLargestSmall;
+  request.pool = StreamPoolFor(routes_.empty() ? (small ? small_ : large_) : PoolFor(small, stream), stream);
   request.segment_bytes = SegmentSize(request.bytes);
 
   Block* block = TakeFreeBlock(request);
@@ -126,7 +133,7 @@ Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
   Block* block = free.At(cursor);
 
   if (block->segment->expandable()) {
-    if (expandable_) {
+    if (UsesExpandable(*request.pool->pool)) {
       // For best fit a block that can grow into unmapped space counts with what it can grow to, so a larger block that
       // cannot grow is the better fit.
       const auto potential = [](const Block* b) {
@@ -164,6 +171,10 @@ DeviceAllocator::Supply DeviceAllocator::FindBlock(const Request& request, Block
   if (collects_garbage()) CollectGarbage();
   Supply supply = SupplyBlock(request, false, block);
   if (supply != Supply::kOutOfMemory) return supply;
+  if (!private_pools_.empty()) {
+    *block = TakeLentBlock(request);
+    if (*block != nullptr) return Supply::kOk;
+  }
   if (ReleaseAvailableBlocks(request)) {
     supply = SupplyBlock(request, false, block);
     if (supply != Supply::kOutOfMemory) return supply;
@@ -173,6 +184,10 @@ DeviceAllocator::Supply DeviceAllocator::FindBlock(const Request& request, Block
     supply = SupplyBlock(request, true, block);
   }
   return supply;
+}
+
+bool DeviceAllocator::UsesExpandable(const Pool& pool) const {
+  return expandable_ && (pool.owner == nullptr || pool.owner->source == nullptr);
 }
 
 bool DeviceAllocator::RunFreeMemoryCallbacks() {
@@ -187,7 +202,9 @@ bool DeviceAllocator::RunFreeMemoryCallbacks() {
 
 bool DeviceAllocator::ShouldSplit(const Block& block, size_t bytes) const {
   const size_t rest = block.bytes - bytes;
-  if (block.pool->pool->small || expandable_) return rest >= kUnit;
+  const Pool& pool = *block.pool->pool;
+  if (pool.owner != nullptr && !pool.owner->splits) return false;
+  if (pool.small || UsesExpandable(pool)) return rest >= kUnit;
   return bytes < settings_.max_split_size && rest > kLargestSmall;
 }
 

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,6 +43,10 @@
 namespace vramledger {
 
 struct Pool;
+struct PoolRoute;
+struct PoolState;
+class SegmentSource;
+enum class PoolStatus : uint8_t;
 
 // What one stream owns of a pool.
 struct StreamPool {
@@ -83,6 +88,18 @@ class DeviceAllocator {
   void* BaseAllocation(uintptr_t address, size_t* bytes);
   void BeginCapture();
   void EndCapture();
+  PoolStatus SharePool(PoolId id, std::shared_ptr<SegmentSource> source);
+  PoolStatus BeginAllocateToPool(PoolId id, std::function<bool(StreamHandle)> filter);
+  PoolStatus EndAllocateToPool(PoolId id);
+  PoolStatus ReleasePool(PoolId id);
+  int PoolUseCount(PoolId id);
+  PoolStatus SetPoolUseWhenOut(PoolId id, bool use);
+  PoolStatus SetPoolNoSplit(PoolId id);
+  void EmptyPool(PoolId id);
+  PoolStatus LivePoolBlocks(PoolId id, std::vector<void*>* addresses);
+  PoolStatus GetPoolState(PoolId id, PoolState* state);
+  PoolStatus SetPoolState(const PoolState& state, const BlockTag& tag, std::vector<void*>* freed,
+                          std::vector<void*>* allocated);
   void AddFreeMemoryCallback(bool (*callback)(void*), void* context);
   Statistics GetStatistics();
   void ResetPeakStatistics();
@@ -136,9 +153,19 @@ class DeviceAllocator {
   Supply MapBlock(Block* block, size_t bytes, Block** mapped);
   void UnmapBlock(Block* block);
 
+  // device_pools.cc: private pools.
+  PrivatePool* FindPool(PoolId id);
+  PoolStatus SharePoolLocked(PoolId id, std::shared_ptr<SegmentSource> source);
+  Pool& PoolFor(bool small, StreamHandle stream);
+  Block* TakeLentBlock(const Request& request);
+  void ReleaseReleasedPools();
+  void ReleasePoolBlocks(PrivatePool* pool);
+  void ForEachPoolBlock(const PrivatePool& pool, absl::FunctionRef<void(Block*)> fn);
+
   // device_streams.cc: blocks awaited by other streams.
   void ProcessEvents();
-  void SynchronizeEvents();
+  // Waits for all of them, or for those of one private pool.
+  void SynchronizeEvents(const PrivatePool* only = nullptr);
   void InsertEvents(Block* block);
   void InsertDeferredEvents();
   EventHandle NewEvent();
@@ -151,6 +178,8 @@ class DeviceAllocator {
   void FillOutOfMemory(const Request& request, size_t requested, OutOfMemoryInfo* info);
   bool SetMemoryFractionLocked(double fraction);
 
+  // Whether requests of the pool are served by expandable segments.
+  bool UsesExpandable(const Pool& pool) const;
   bool collects_garbage() const { return has_limit_ && settings_.garbage_collection_threshold > 0; }
   size_t reserved_bytes() const { return static_cast<size_t>(counters_.Current(Metric::kReservedBytes)); }
 
@@ -166,9 +195,11 @@ class DeviceAllocator {
   bool has_limit_ = false;
   size_t limit_bytes_ = 0;
   bool limited_by_fraction_ = false;  // the last failed supply never asked the device
-  int captures_ = 0;
+  int captures_ = 0;  // graph captures and routes to private pools under way
   Pool small_{true};
   Pool large_{false};
+  std::map<PoolId, std::unique_ptr<PrivatePool>> private_pools_;
+  std::vector<PoolRoute> routes_;  // the latest last
   BlockIndex index_;
   Arena<Block> blocks_;
   std::map<uintptr_t, std::unique_ptr<Segment>> segments_;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "allocator/core/device_allocator.h"
+#include "allocator/core/private_pool.h"
 
 namespace vramledger {
 
@@ -126,8 +127,14 @@ bool DeviceAllocator::UsesExpandableSegments() {
 size_t DeviceAllocator::LargestFreeBlock() {
   SmallMutexLock lock(mutex_);
   size_t largest = 0;
-  for (const Pool* pool : {&small_, &large_}) {
-    for (const auto& stream : pool->streams) largest = std::max(largest, stream->free.LargestBytes());
+  const auto look = [&largest](const Pool& pool) {
+    for (const auto& stream : pool.streams) largest = std::max(largest, stream->free.LargestBytes());
+  };
+  look(small_);
+  look(large_);
+  for (const auto& [id, pool] : private_pools_) {
+    look(pool->small);
+    look(pool->large);
   }
   return largest;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "allocator/core/device_allocator.h"
+#include "allocator/core/private_pool.h"
 #include "allocator/core/stat_operations.h"
 
 namespace vramledger {
@@ -24,10 +25,12 @@ Segment* DeviceAllocator::NewSegment(uintptr_t address, size_t bytes, StreamPool
   segment->pool = pool;
   segment->age = next_segment_age_++;
   segment->page_bytes = page_bytes;
+  if (pool->pool->owner != nullptr) ++pool->pool->owner->segments;
   return (segments_[address] = std::move(segment)).get();
 }
 
 void DeviceAllocator::ForgetSegment(Segment* segment) {
+  if (PrivatePool* owner = segment->pool->pool->owner; owner != nullptr) --owner->segments;
   released_.emplace_back(segment->address, segment->bytes);
   if (released_.size() > kRemembered) released_.pop_front();
   segments_.erase(segment->address);
@@ -38,7 +41,7 @@ DeviceAllocator::Supply DeviceAllocator::SupplyBlock(const Request& request, boo
   limited_by_fraction_ =
       has_limit_ && (request.segment_bytes > limit_bytes_ || reserved_bytes() > limit_bytes_ - request.segment_bytes);
   if (limited_by_fraction_) return Supply::kOutOfMemory;
-  if (expandable_) {
+  if (UsesExpandable(*request.pool->pool)) {
     const Supply supply = SupplyExpandableBlock(request, block);
     if (expandable_) return supply;
   }
@@ -49,9 +52,15 @@ DeviceAllocator::Supply DeviceAllocator::AllocateSegment(const Request& request,
   const size_t bytes = request.segment_bytes;
   if (bytes > kLargestSegment) return Supply::kOutOfMemory;
   void* address = nullptr;
-  const DeviceResult result = memory_.Allocate(device_, bytes, &address);
-  if (result == DeviceResult::kOutOfMemory) return Supply::kOutOfMemory;
-  if (result != DeviceResult::kOk) return Supply::kFailed;
+  const PrivatePool* const owner = request.pool->pool->owner;
+  if (owner != nullptr && owner->source != nullptr) {
+    address = owner->source->Allocate(bytes);
+    if (address == nullptr) return Supply::kOutOfMemory;
+  } else {
+    const DeviceResult result = memory_.Allocate(device_, bytes, &address);
+    if (result == DeviceResult::kOutOfMemory) return Supply::kOutOfMemory;
+    if (result != DeviceResult::kOk) return Supply::kFailed;
+  }
 
   const uintptr_t start = reinterpret_cast<uintptr_t>(address);
   std::erase_if(released_, [start, bytes](const auto& range) {
@@ -99,13 +108,18 @@ bool DeviceAllocator::ReleaseAvailableBlocks(const Request& request) {
 
 void DeviceAllocator::EmptyCache() {
   SmallMutexLock lock(mutex_);
-  if (captures_ == 0) ReleaseCachedBlocks();
+  if (captures_ == 0) {
+    ReleaseCachedBlocks();
+  } else {
+    ReleaseReleasedPools();
+  }
 }
 
 void DeviceAllocator::ReleaseCachedBlocks() {
   SynchronizeEvents();
   ReleaseBlocks(large_);
   ReleaseBlocks(small_);
+  if (!private_pools_.empty()) ReleaseReleasedPools();
 }
 
 void DeviceAllocator::ReleaseBlocks(Pool& pool) {
@@ -125,7 +139,12 @@ void DeviceAllocator::ReleaseBlocks(Pool& pool) {
 void DeviceAllocator::ReleaseBlock(Block* block) {
   if (observer_ != nullptr) observer_->OnSegmentFree(ViewOf(*block->segment));
   const bool small = block->pool->pool->small;
-  memory_.Free(device_, Pointer(block->address));
+  const PrivatePool* const owner = block->pool->pool->owner;
+  if (owner != nullptr && owner->source != nullptr) {
+    owner->source->Free(Pointer(block->address));
+  } else {
+    memory_.Free(device_, Pointer(block->address));
+  }
   ++num_device_free_;
   counters_.Decrease(Metric::kSegment, small, 1);
   counters_.Decrease(Metric::kReservedBytes, small, block->bytes);

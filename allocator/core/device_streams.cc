@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "allocator/core/device_allocator.h"
+#include "allocator/core/private_pool.h"
 
 namespace vramledger {
 
@@ -85,14 +86,18 @@ void DeviceAllocator::ProcessEvents() {
   std::erase_if(events_, [](const StreamEvents& stream) { return stream.queue.empty(); });
 }
 
-void DeviceAllocator::SynchronizeEvents() {
+void DeviceAllocator::SynchronizeEvents(const PrivatePool* only) {
   ++num_sync_all_streams_;
   InsertDeferredEvents();
   for (StreamEvents& stream : events_) {
-    while (!stream.queue.empty()) {
-      const auto [event, block] = stream.queue.front();
+    for (auto it = stream.queue.begin(); it != stream.queue.end();) {
+      const auto [event, block] = *it;
+      if (only != nullptr && block->pool->pool->owner != only) {
+        ++it;
+        continue;
+      }
       if (memory_.WaitForEvent(device_, event) != DeviceResult::kOk) break;
-      stream.queue.pop_front();
+      it = stream.queue.erase(it);
       spare_events_.push_back(event);
       if (--block->pending_events == 0) CompleteFree(block, true);
     }

@@ -1,0 +1,54 @@
+// Plain types of private pools that cross the border of the allocator core.
+#ifndef VRAMLEDGER_ALLOCATOR_CORE_POOL_TYPES_H_
+#define VRAMLEDGER_ALLOCATOR_CORE_POOL_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "allocator/core/allocator_types.h"
+
+namespace vramledger {
+
+// Where a pool takes its segments from, if not from the device. Called under the core's lock: must not call the core.
+class SegmentSource {
+ public:
+  virtual ~SegmentSource() = default;
+  // Null when it has no memory. Must not throw.
+  virtual void* Allocate(size_t bytes) = 0;
+  virtual void Free(void* address) = 0;
+};
+
+// Says for each request of a device whether it is routed to the pool, by its stream (and, if the filter likes, by the
+// calling thread). Called under the core's lock.
+using StreamFilter = std::function<bool(StreamHandle stream)>;
+
+enum class PoolStatus : uint8_t {
+  kOk,
+  kUnknownPool,
+  kAlreadyRouted,  // requests are being routed to this pool already
+  kNotRouted,
+  kReleased,      // the pool waits for its last blocks; it cannot be taken into use again
+  kBlockAwaited,  // a block of the pool is awaited by a stream
+  kChanged,       // the pool no longer has the memory that a recorded state speaks of
+};
+
+// The blocks of a private pool as they lay at one time.
+struct PoolState {
+  struct Block {
+    size_t bytes;
+    bool allocated;
+  };
+  // A segment, or a contiguous mapped part of an expandable one.
+  struct Range {
+    uintptr_t address;
+    std::vector<Block> blocks;
+  };
+  PoolId id;
+  std::vector<Range> ranges;
+};
+
+}  // namespace vramledger
+
+#endif  // VRAMLEDGER_ALLOCATOR_CORE_POOL_TYPES_H_
