@@ -89,10 +89,11 @@ Pool& DeviceAllocator::PoolFor(bool small, StreamHandle stream) {
   return small ? small_ : large_;
 }
 
-// A free block of a pool whose owner lends it when the device has no more.
+// A free block of a pool whose owner lends it when the device has no more. As in PyTorch, parts of expandable segments
+// are not lent.
 Block* DeviceAllocator::TakeLentBlock(const Request& request) {
   for (const auto& [id, pool] : private_pools_) {
-    if (!pool->use_when_out || request.pool->pool->owner == pool.get()) continue;
+    if (!pool->use_when_out || request.pool->pool->owner == pool.get() || UsesExpandable(pool->large)) continue;
     Request other = request;
     other.pool = StreamPoolFor(request.pool->pool->small ? pool->small : pool->large, request.pool->stream);
     if (Block* block = TakeFreeBlock(other)) return block;

@@ -134,11 +134,7 @@ void Plugin::CloseTrace() {
   writer_->Close();
 }
 
-void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
-  if (bytes == 0) return nullptr;
-  std::string error;
-  CachingAllocator* allocator = core(&error);
-  if (allocator == nullptr) ThrowRuntimeError(absl::StrCat("vramledger: ", error));
+BlockTag Plugin::NewTag(size_t bytes) {
   const PhaseTracker::Reading reading = phases_.OnAllocation();
   LiveTag tag;
   tag.phase = static_cast<uint8_t>(reading.phase);
@@ -146,11 +142,21 @@ void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
   tag.module = reading.module;
   tag.thread = reading.thread;
   static thread_local size_t previous_bytes = 0;
-  const uint64_t site = (uint64_t{reading.module} << 24) ^ (uint64_t{tag.phase} << 16) ^ reading.thread ^ (previous_bytes << 3);
+  const uint64_t site =
+      (uint64_t{reading.module} << 24) ^ (uint64_t{tag.phase} << 16) ^ reading.thread ^ (previous_bytes << 3);
   if (probe_.AskedByLibrary(bytes, site)) tag.flags |= kFlagLibrary;
   previous_bytes = bytes;
+  return tag.Pack();
+}
+
+void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
+  if (bytes == 0) return nullptr;
+  std::string error;
+  CachingAllocator* allocator = core(&error);
+  if (allocator == nullptr) ThrowRuntimeError(absl::StrCat("vramledger: ", error));
+  const BlockTag tag = NewTag(bytes);
   OutOfMemoryInfo info;
-  const AllocationResult result = allocator->Allocate(device, stream, bytes, tag.Pack(), &info);
+  const AllocationResult result = allocator->Allocate(device, stream, bytes, tag, &info);
   switch (result.status) {
     case AllocationStatus::kOk:
       return result.address;

@@ -39,6 +39,8 @@ class Plugin : public PhaseListener {
   // Null for 0 bytes. Throws c10::OutOfMemoryError (torch.OutOfMemoryError) when memory is out after every retry, std::runtime_error
   // when the device cannot be used.
   void* Allocate(size_t bytes, int device, StreamHandle stream);
+  // What a block that this thread takes now carries: phase, module, thread, who asks.
+  BlockTag NewTag(size_t bytes);
   void Free(void* address, int device_hint) noexcept;
   void RecordStream(void* address, StreamHandle stream) noexcept;
   void EmptyCache() noexcept;
