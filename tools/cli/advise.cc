@@ -38,8 +38,12 @@ void RegisterAdvise(CLI::App& app) {
     if (!o->second.empty()) second = std::make_unique<EventInput>(OpenOrFail(o->second));
     const absl::StatusOr<Advice> advice = Advise(input, second.get(), question);
     if (!advice.ok()) throw Failure{kExitUsage, std::string(advice.status().message())};
-    if (o->json) return WriteJson("", AdviceJson(*advice));
-    Write("", AdviceText(*advice, UseColor()));
+    if (o->json) {
+      WriteJson("", AdviceJson(*advice));
+    } else {
+      Write("", AdviceText(*advice, UseColor()));
+    }
+    FailIfDamaged(advice->analysis.source.health);
   });
 }
 

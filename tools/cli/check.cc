@@ -51,6 +51,7 @@ void RegisterCheck(CLI::App& app) {
       for (const std::string& note : health.notes) text += Cat("  Note: ", note, ".\n");
       Write("", text);
     }
+    FailIfDamaged(health);
     if (r.violations != 0) throw Failure{kExitCheckFailed, Cat(o->input, ": ", r.violations, " violations")};
   });
 }

@@ -165,6 +165,7 @@ void RegisterExport(CLI::App& app) {
     Sink sink(o->output == "-" ? "" : o->output);
     o->format == "csv" ? Csv(**source, sink) : Json(**source, sink);
     sink.Finish();
+    FailIfDamaged((*source)->health());
   });
 }
 

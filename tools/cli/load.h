@@ -26,6 +26,11 @@ inline Analysis AnalyzeOrFail(const std::string& path, int device) {
   return *std::move(analysis);
 }
 
+// After what is readable has been printed: the one sentence on what is not, and exit code 3.
+inline void FailIfDamaged(const SourceHealth& health) {
+  if (!health.damage.empty()) throw Failure{kExitUnreadable, health.damage};
+}
+
 }  // namespace vramledger::cli
 
 #endif  // VRAMLEDGER_TOOLS_CLI_LOAD_H_

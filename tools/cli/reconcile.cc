@@ -27,8 +27,12 @@ void RegisterReconcile(CLI::App& app) {
     const absl::StatusOr<Reconciliation> r =
         Reconcile(input, o->device < 0 ? std::nullopt : std::optional<int>(o->device));
     if (!r.ok()) throw Failure{kExitUnreadable, o->input + ": " + std::string(r.status().message())};
-    if (o->json) return WriteJson("", ReconcileJson(*r));
-    Write("", ReconcileText(*r, UseColor()));
+    if (o->json) {
+      WriteJson("", ReconcileJson(*r));
+    } else {
+      Write("", ReconcileText(*r, UseColor()));
+    }
+    FailIfDamaged(r->analysis.source.health);
   });
 }
 

@@ -25,11 +25,15 @@ void RegisterReport(CLI::App& app) {
   command->footer("Example: vramledger report out/bert_b32.vlt");
   command->callback([o, command] {
     const Analysis analysis = AnalyzeOrFail(o->input, o->device);
-    if (o->json) return WriteJson("", ReportJson(analysis, command->count("--top") != 0 ? o->top : 20));
-    ReportTextOptions options;
-    options.color = UseColor();
-    options.top = o->top;
-    Write("", ReportText(analysis, options));
+    if (o->json) {
+      WriteJson("", ReportJson(analysis, command->count("--top") != 0 ? o->top : 20));
+    } else {
+      ReportTextOptions options;
+      options.color = UseColor();
+      options.top = o->top;
+      Write("", ReportText(analysis, options));
+    }
+    FailIfDamaged(analysis.source.health);
   });
 }
 

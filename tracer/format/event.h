@@ -43,6 +43,7 @@ struct DeviceInfo {
 // How far a source could be read and what is missing from it.
 struct SourceHealth {
   bool ended_early = false;          // the writer never closed it (crash, kill) or its end is cut off
+  std::string damage;                // one sentence with the offset when a part could not be read though it should be there
   uint64_t lost_records = 0;         // sum over causes
   std::vector<std::string> notes;    // one sentence each: losses, damage with offset, limits
 };

@@ -72,9 +72,19 @@ class TraceReader : public EventSource {
  private:
   absl::Status ScanChunks(uint64_t file_bytes);
   bool LoadPiece(const Piece& piece);
-  void Stop(std::string note) {
-    health_.notes.push_back(std::move(note));
+  void Damaged(std::string sentence) {
+    if (health_.damage.empty()) health_.damage = absl::StrCat("'", path_, "' is damaged: ", sentence);
+    health_.notes.push_back(std::move(sentence));
     health_.ended_early = true;
+  }
+  // A part that a killed writer may well have left unfinished is no damage.
+  void CutOff(std::string sentence) {
+    if (header_.state == static_cast<uint32_t>(TraceState::kClosed)) return Damaged(std::move(sentence));
+    health_.notes.push_back(std::move(sentence));
+    health_.ended_early = true;
+  }
+  void Stop(std::string note) {
+    Damaged(std::move(note));
     piece_index_ = pieces_.size();
     record_index_ = records_in_buffer_ = 0;
   }
@@ -133,7 +143,7 @@ absl::Status TraceReader::Initialize() {
     health_.ended_early = true;
     health_.notes.push_back("the trace ended early: the program was killed or is still running");
   } else if (pieces_.size() < header_.total_chunks) {
-    health_.notes.push_back(absl::StrCat(header_.total_chunks - pieces_.size(), " of ", header_.total_chunks, " chunks of records are missing"));
+    Damaged(absl::StrCat(header_.total_chunks - pieces_.size(), " of ", header_.total_chunks, " chunks of records are missing"));
   }
   return absl::OkStatus();
 }
@@ -146,16 +156,15 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
     const bool whole = offset + sizeof(chunk) <= file_bytes && ReadAt(fd_, &chunk, sizeof(chunk), offset);
     const uint64_t crc = whole ? crc32(0, reinterpret_cast<const Bytef*>(&chunk), offsetof(ChunkHeader, header_crc32)) : 0;
     if (!whole || chunk.header_crc32 != crc) {
-      health_.notes.push_back(absl::StrCat("chunk header at offset ", offset, whole ? " is damaged" : " is cut off",
-                                           "; what follows it was not read"));
-      health_.ended_early = true;
+      static constexpr ChunkHeader kNothing{};
+      if (whole && std::memcmp(&chunk, &kNothing, sizeof(chunk)) == 0) break;  // space that was reserved and never used
+      CutOff(absl::StrCat("chunk header at offset ", offset, whole ? " is damaged" : " is cut off", "; what follows it was not read"));
       break;
     }
     const uint64_t payload_offset = offset + sizeof(chunk);
     if (chunk.payload_bytes > file_bytes - payload_offset) {
-      health_.notes.push_back(absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ",
-                                           file_bytes - payload_offset, " are there"));
-      health_.ended_early = true;
+      CutOff(absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ", file_bytes - payload_offset,
+                          " are there"));
       if (chunk.type == static_cast<uint32_t>(ChunkType::kSealed)) break;
     }
     if (chunk.type == static_cast<uint32_t>(ChunkType::kSealed)) {

@@ -186,6 +186,10 @@ void TraceWriter::AppendSlots(const void* record, uint8_t, bool keep_time) {
     std::memcpy(copy + offsetof(MemoryRecord, time48), &units, 6);
   }
   lock_.lock();
+  if (!accepting_.load(std::memory_order_relaxed)) {  // closed meanwhile
+    lock_.unlock();
+    return;
+  }
   if (EnsureRoom(1)) {
     Commit(current_.records + size_t{next_} * kRecordBytes, copy);
     ++next_;
@@ -205,6 +209,10 @@ void TraceWriter::AppendText(RecordKind kind, uint32_t id, std::string_view text
   head.b = text.size();
   Store48(head.time48, Now() / kTimeUnitNs);
   lock_.lock();
+  if (!accepting_.load(std::memory_order_relaxed)) {
+    lock_.unlock();
+    return;
+  }
   if (!EnsureRoom(1 + continuations)) {
     __atomic_fetch_add(&header_->losses[static_cast<uint32_t>(LossCause::kBufferFull)], 1 + continuations, __ATOMIC_RELAXED);
     sequence_ += 1 + continuations;
@@ -332,6 +340,36 @@ void TraceWriter::CompressorMain() {
   }
 }
 
+// The ring is all zeros now. A short trace moves its sealed chunks into the first ring's place, so that the file is no longer than
+// what it holds; of a long one the rings become holes.
+void TraceWriter::ReleaseRing() {
+  const auto begin = static_cast<uint64_t>(kFileHeaderBytes);
+  const auto ring_end = static_cast<uint64_t>(mappings_.front().file_offset) + mappings_.front().bytes;
+  const uint64_t sealed = end_offset_ - ring_end;
+  if (mappings_.size() == 1 && sealed > 0 && sealed <= ring_end - begin) {
+    std::vector<char> chunks(sealed);
+    size_t have = 0;
+    while (have < chunks.size()) {
+      const ssize_t n = ::pread(fd_, chunks.data() + have, chunks.size() - have, static_cast<off_t>(ring_end + have));
+      if (n <= 0) break;
+      have += static_cast<size_t>(n);
+    }
+    // The last chunk's padding to a page was never written.
+    if (have + kChunkAlign > chunks.size() &&
+        WriteAll(chunks.data() + sizeof(ChunkHeader), have - sizeof(ChunkHeader), begin + sizeof(ChunkHeader)) &&
+        // The first header goes last: until then a reader walks over the ring to the chunks behind it.
+        WriteAll(chunks.data(), sizeof(ChunkHeader), begin)) {
+      end_offset_ = begin + sealed;
+      if (::ftruncate(fd_, static_cast<off_t>(begin + have)) != 0) { /* zeros at the end are harmless */ }
+      return;
+    }
+  }
+  for (const Mapping& m : mappings_) {
+    ::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, m.file_offset + static_cast<off_t>(kChunkAlign),
+                static_cast<off_t>(m.bytes - kChunkAlign));
+  }
+}
+
 void TraceWriter::Close() {
   std::lock_guard<std::mutex> close_guard(close_mutex_);
   if (closed_) return;
@@ -342,8 +380,8 @@ void TraceWriter::Close() {
     return;
   }
   if (!compressor_.joinable()) return;  // Initialize failed
-  accepting_.store(false);
   lock_.lock();
+  accepting_.store(false);
   RetireCurrent();
   lock_.unlock();
   {
@@ -353,12 +391,7 @@ void TraceWriter::Close() {
   }
   work_ready_.notify_one();
   compressor_.join();
-  if (::ftruncate(fd_, static_cast<off_t>(end_offset_)) != 0) { /* a longer tail is harmless */ }
-  // The ring is all zeros now; give its space back.
-  for (const Mapping& m : mappings_) {
-    ::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, m.file_offset + static_cast<off_t>(kChunkAlign),
-                static_cast<off_t>(m.bytes - kChunkAlign));
-  }
+  ReleaseRing();
   header_->total_chunks = next_ordinal_;
   header_->end_unix_ns = WallClockNs();
   header_->state = static_cast<uint32_t>(TraceState::kClosed);

@@ -85,6 +85,7 @@ class TraceWriter {
   void RetireCurrent();                  // with lock_
   void CompressorMain();
   void SealSlot(const Slot& slot);
+  void ReleaseRing();
   bool WriteAll(const void* data, size_t bytes, uint64_t offset);
 
   const std::string path_;
