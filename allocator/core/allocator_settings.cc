@@ -172,14 +172,27 @@ absl::StatusOr<AllocatorSettings> AllocatorSettings::Parse(std::string_view text
 }
 
 absl::StatusOr<AllocatorSettings> AllocatorSettings::FromEnvironment() {
+  AllocatorSettings settings;
   for (const char* name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
     const char* text = std::getenv(name);
     if (text == nullptr) continue;
-    absl::StatusOr<AllocatorSettings> settings = Parse(text);
-    if (settings.ok()) return settings;
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", settings.status().message()));
+    absl::StatusOr<AllocatorSettings> parsed = Parse(text);
+    if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", parsed.status().message()));
+    settings = *std::move(parsed);
+    break;
   }
-  return AllocatorSettings();
+  if (const char* policy = std::getenv("VRAMLEDGER_POLICY"); policy != nullptr && *policy != '\0') {
+    const std::optional<Policy> known = PolicyFromName(policy);
+    if (!known) return absl::InvalidArgumentError(absl::StrCat("VRAMLEDGER_POLICY: expected native or vmm, got '", policy, "'"));
+    settings.policy = *known;
+  }
+  return settings;
+}
+
+std::optional<AllocatorSettings::Policy> AllocatorSettings::PolicyFromName(std::string_view name) {
+  if (name == "native") return Policy::kNative;
+  if (name == "vmm") return Policy::kVmm;
+  return std::nullopt;
 }
 
 std::string AllocatorSettings::ToString() const {

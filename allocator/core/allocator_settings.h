@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,12 @@
 namespace vramledger {
 
 struct AllocatorSettings {
+  // kNative: PyTorch's own policy, to the byte. kVmm: ours, see vmm_policy.h. Not part of the configuration text.
+  enum class Policy : uint8_t { kNative, kVmm };
+  Policy policy = Policy::kNative;
+  static std::optional<Policy> PolicyFromName(std::string_view name);
+  const char* policy_name() const { return policy == Policy::kVmm ? "vmm" : "native"; }
+
   static constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
   // Blocks of at least this size are not split, nor given to smaller requests.
@@ -45,7 +52,8 @@ struct AllocatorSettings {
   // Parses the text of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF). Empty text gives the defaults. An error names
   // the setting and what was expected.
   static absl::StatusOr<AllocatorSettings> Parse(std::string_view text);
-  // Reads PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, from the environment: PyTorch's order.
+  // Reads PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, from the environment: PyTorch's order; and the policy from
+  // VRAMLEDGER_POLICY (native, vmm).
   static absl::StatusOr<AllocatorSettings> FromEnvironment();
   // The settings that differ from the defaults, in the same syntax.
   std::string ToString() const;

@@ -194,6 +194,11 @@ bool CachingAllocator::UpdateTag(void* address, int device_hint,
   return false;
 }
 
+bool CachingAllocator::Restore(int device_index, const std::vector<SegmentImage>& segments) {
+  DeviceAllocator* d = device(device_index);
+  return d != nullptr && d->Restore(segments);
+}
+
 std::string CachingAllocator::DescribeAddress(const void* address) {
   for (const auto& d : devices_) {
     const std::string text = d->DescribeAddress(reinterpret_cast<uintptr_t>(address));

@@ -116,6 +116,11 @@ class CachingAllocator {
   // Runs `fn` on the tag of the block in use at `address` under the lock; false if there is none.
   bool UpdateTag(void* address, int device_hint, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
 
+  // Puts a device that was not used yet into a recorded state: takes the segments from it in this order, and hands out
+  // the blocks in them; what lies between blocks is free. Peaks and sums begin there. The observer is told of all of it.
+  // False, with the device as far as it came, if blocks overlap or leave their segment, or the device has no room.
+  bool Restore(int device, const std::vector<SegmentImage>& segments);
+
   // One sentence on what the ledger knows of an address, for error messages.
   std::string DescribeAddress(const void* address);
 

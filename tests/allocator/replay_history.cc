@@ -6,101 +6,95 @@
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
-#include <unordered_map>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "allocator/core/caching_allocator.h"
-#include "allocator/simulated_device_memory.h"
 #include "nlohmann/json.hpp"
 
 namespace vramledger {
 namespace {
 
-bool IsSegmentEvent(char kind) {
-  return kind == 'S' || kind == 'F' || kind == 'M' || kind == 'U';
-}
-
-class SegmentObserver : public AllocatorObserver {
- public:
-  void OnAlloc(const BlockView&, BlockTag&) override {}
-  void OnFreeRequested(const BlockView&, BlockTag&) override {}
-  void OnFree(const BlockView&, BlockTag&, bool) override {}
-  void OnSegmentAlloc(const SegmentView& s) override { Add('S', s); }
-  void OnSegmentFree(const SegmentView& s) override { Add('F', s); }
-  void OnSegmentMap(const SegmentView& s) override { Add('M', s); }
-  void OnSegmentUnmap(const SegmentView& s) override { Add('U', s); }
-  void OnOutOfMemory(const OutOfMemoryInfo&) override {}
-
-  std::vector<HistoryEvent> events;
-
- private:
-  void Add(char kind, const SegmentView& s) { events.push_back({kind, s.address, s.bytes, s.stream}); }
+struct Line {
+  char kind = 0;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint64_t stream = 0;
 };
 
-std::string Text(const HistoryEvent& e) {
-  return absl::StrFormat("%c 0x%x %d", e.kind, e.address, e.bytes);
-}
-
-SimulatedDeviceOptions Script(const std::vector<HistoryEvent>& history, const ReplayOptions& replay) {
-  SimulatedDeviceOptions options;
-  const size_t capacity = replay.capacity_bytes;
-  options.capacity_bytes = capacity;
-  options.used_elsewhere_bytes = replay.used_elsewhere_bytes;
-  options.completion = Completion::kManual;
-  for (const HistoryEvent& e : history) {
-    if (e.kind == 'S') options.scripted_addresses.push_back(e.address);
-    if (e.kind != 'M') continue;
-    bool known = false;
-    for (const uintptr_t start : options.scripted_reservations)
-      known = known || e.address - start < capacity + capacity / 8;
-    if (!known) options.scripted_reservations.push_back(e.address);
+RecordKind KindOf(char letter) {
+  switch (letter) {
+    case 'S':
+      return RecordKind::kSegmentAlloc;
+    case 'F':
+      return RecordKind::kSegmentFree;
+    case 'M':
+      return RecordKind::kSegmentMap;
+    case 'U':
+      return RecordKind::kSegmentUnmap;
+    case 'A':
+      return RecordKind::kAlloc;
+    case 'R':
+      return RecordKind::kFreeRequested;
+    case 'D':
+    case 'C':
+      return RecordKind::kFreeCompleted;
+    case 'O':
+      return RecordKind::kOutOfMemory;
+    default:
+      return RecordKind::kNone;
   }
-  return options;
-}
-
-// Whether the memory given back at event `i` went because the request that follows could not be served.
-bool ForARequest(const std::vector<HistoryEvent>& history, size_t i, size_t room) {
-  for (; i < history.size() && history[i].kind != 'A' && history[i].kind != 'D' && history[i].kind != 'R'; ++i) {
-    if (history[i].kind == 'O') return true;
-    if ((history[i].kind == 'S' || history[i].kind == 'M') && history[i].bytes > room) return true;
-  }
-  return false;
 }
 
 }  // namespace
-
-absl::StatusOr<std::vector<HistoryEvent>> ReadHistory(const std::string& path) {
-  gzFile file = gzopen(path.c_str(), "rb");
-  if (file == nullptr) return absl::NotFoundError(absl::StrCat("cannot open ", path));
-  std::vector<HistoryEvent> history;
-  char line[256];
-  while (gzgets(file, line, sizeof(line)) != nullptr) {
-    HistoryEvent e;
-    if (std::sscanf(line, "%c %" SCNxPTR " %zu %" SCNuPTR, &e.kind, &e.address, &e.bytes, &e.stream) != 4) {
-      gzclose(file);
-      return absl::InvalidArgumentError(absl::StrCat(path, ": line ", history.size() + 1, " is no event"));
-    }
-    history.push_back(e);
-  }
-  gzclose(file);
-  return history;
-}
 
 absl::StatusOr<RecordedRun> ReadRun(const std::string& path) {
   std::ifstream file(path);
   const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
   if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is no JSON object"));
-  RecordedRun run;
-  absl::StatusOr<AllocatorSettings> settings = AllocatorSettings::Parse(json.value("settings", ""));
-  if (!settings.ok()) return settings.status();
-  run.options.settings = *settings;
-  run.options.capacity_bytes = json.value("capacity_bytes", run.options.capacity_bytes);
-  run.options.used_elsewhere_bytes = json.value("used_elsewhere_bytes", run.options.used_elsewhere_bytes);
-  run.statistics = json.value("statistics", run.statistics);
-  return run;
+  const uint64_t capacity = json.value("capacity_bytes", uint64_t{80} << 30);
+  const nlohmann::json metadata = {
+      {"devices",
+       {{{"index", 0},
+         {"total_bytes", capacity},
+         {"free_bytes_at_start", capacity - json.value("used_elsewhere_bytes", uint64_t{0})}}}},
+      {"allocator", {{"policy", "native"}, {"settings", json.value("settings", "")}}}};
+  return RecordedRun{metadata.dump(), json.value("statistics", std::map<std::string, int64_t>())};
+}
+
+absl::StatusOr<EventInput> ReadHistory(const std::string& path, const RecordedRun& run) {
+  gzFile file = gzopen(path.c_str(), "rb");
+  if (file == nullptr) return absl::NotFoundError(absl::StrCat("cannot open ", path));
+  std::vector<Line> lines;
+  std::map<uint64_t, uint16_t> streams{{0, 0}};
+  char text[256];
+  bool sound = true;
+  while (sound && gzgets(file, text, sizeof(text)) != nullptr) {
+    Line line;
+    sound = std::sscanf(text, "%c %" SCNx64 " %" SCNu64 " %" SCNu64, &line.kind, &line.address, &line.bytes,
+                        &line.stream) == 4 &&
+            KindOf(line.kind) != RecordKind::kNone;
+    streams[line.stream] = 0;
+    lines.push_back(line);
+  }
+  gzclose(file);
+  if (!sound) return absl::InvalidArgumentError(absl::StrCat(path, ": line ", lines.size(), " is no event"));
+  uint16_t number = 0;
+  for (auto& [handle, of_handle] : streams) of_handle = number++;
+
+  auto list = std::make_shared<EventList>();
+  list->metadata_json = run.metadata_json;
+  for (const Line& line : lines) {
+    Event e;
+    e.kind = KindOf(line.kind);
+    e.address = line.address;
+    e.requested_bytes = line.bytes;
+    const bool block = e.kind == RecordKind::kAlloc || line.kind == 'D' || line.kind == 'R' || line.kind == 'C';
+    e.rounded_bytes = block ? std::max<uint64_t>(512, (line.bytes + 511) / 512 * 512) : line.bytes;
+    e.stream = streams[line.stream];
+    list->Add(e);
+  }
+  return EventInput::FromList(path, list);
 }
 
 std::vector<std::string> CompareStatistics(const RecordedRun& run, const Statistics& ours) {
@@ -114,93 +108,6 @@ std::vector<std::string> CompareStatistics(const RecordedRun& run, const Statist
     }
   }
   return differences;
-}
-
-ReplayResult ReplayHistory(const std::vector<HistoryEvent>& history, const ReplayOptions& options) {
-  ReplayResult result;
-  const auto note = [&result](const std::string& text) {
-    if (result.first_difference.empty()) result.first_difference = text;
-  };
-  SimulatedDeviceMemory device(Script(history, options));
-  SegmentObserver observer;
-  CachingAllocator allocator(device, options.settings, &observer);
-
-  std::vector<HistoryEvent> expected_segments;
-  std::copy_if(history.begin(), history.end(), std::back_inserter(expected_segments),
-               [](const HistoryEvent& e) { return IsSegmentEvent(e.kind); });
-  // A free that waited for a stream waits here for one made up for it.
-  const auto made_up_stream = [](uintptr_t address) { return StreamHandle{1} << 60 | address; };
-
-  std::unordered_map<uintptr_t, void*> ours;  // recorded address -> ours
-  for (size_t i = 0; i < history.size(); ++i) {
-    const HistoryEvent& e = history[i];
-    switch (e.kind) {
-      case 'A': {
-        const AllocationResult got = allocator.Allocate(0, e.stream, e.bytes, BlockTag());
-        ++result.allocations;
-        ours[e.address] = got.address;
-        if (reinterpret_cast<uintptr_t>(got.address) == e.address) {
-          ++result.addresses_equal;
-        } else {
-          note(absl::StrFormat("event %d: %s, got %p", i, Text(e), got.address));
-        }
-        break;
-      }
-      case 'D':
-      case 'R': {
-        auto it = ours.find(e.address);
-        if (it == ours.end()) {
-          ++result.unknown_frees;
-          break;
-        }
-        if (e.kind == 'R') allocator.RecordStream(it->second, made_up_stream(e.address));
-        if (allocator.Free(it->second) != FreeStatus::kOk)
-          note(absl::StrFormat("event %d: %s: free refused", i, Text(e)));
-        ours.erase(it);
-        break;
-      }
-      case 'C':
-        device.Complete(0, made_up_stream(e.address), 1);
-        break;
-      case 'F':
-      case 'U': {
-        if (i > 0 && (history[i - 1].kind == 'F' || history[i - 1].kind == 'U')) break;
-        // Given back for the request that follows, which will do it by itself; else by the program.
-        DeviceMemoryInfo info;
-        device.MemoryInfo(0, &info);
-        if (options.settings.garbage_collection_threshold == 0 && !ForARequest(history, i, info.free_bytes)) {
-          allocator.EmptyCache();
-        }
-        break;
-      }
-      case 'O':
-        if (allocator.Allocate(0, e.stream, e.bytes, BlockTag()).status != AllocationStatus::kOutOfMemory) {
-          note(absl::StrFormat("event %d: %s: was served", i, Text(e)));
-        }
-        break;
-      default:
-        break;
-    }
-  }
-  result.statistics = allocator.GetStatistics(0);
-  result.segment_events = expected_segments.size();
-  for (size_t i = 0; i < expected_segments.size(); ++i) {
-    const HistoryEvent& e = expected_segments[i];
-    if (i >= observer.events.size()) {
-      note(absl::StrCat("segment event ", i, ": ", Text(e), ", got none"));
-      continue;
-    }
-    const HistoryEvent& got = observer.events[i];
-    if (got.kind == e.kind && got.address == e.address && got.bytes == e.bytes && got.stream == e.stream) {
-      ++result.segment_events_equal;
-    } else {
-      note(absl::StrCat("segment event ", i, ": ", Text(e), ", got ", Text(got)));
-    }
-  }
-  if (observer.events.size() > expected_segments.size()) {
-    note(absl::StrCat(observer.events.size() - expected_segments.size(), " segment events too many"));
-  }
-  return result;
 }
 
 }  // namespace vramledger

@@ -5,25 +5,24 @@
 #include <string>
 
 #include "tests/allocator/replay_history.h"
+#include "tools/analysis/replay.h"
 
 int main(int argc, char** argv) {
   if (argc < 2 || argc > 3) {
     std::fprintf(stderr, "usage: replay_history HISTORY [RUN.json]\n");
     return 2;
   }
-  const auto history = vramledger::ReadHistory(argv[1]);
   const auto run = argc == 3 ? vramledger::ReadRun(argv[2]) : vramledger::RecordedRun();
-  if (!history.ok() || !run.ok()) {
-    std::fprintf(stderr, "%s\n", (history.ok() ? run.status() : history.status()).ToString().c_str());
+  const auto history = run.ok() ? vramledger::ReadHistory(argv[1], *run) : run.status();
+  const auto report = history.ok() ? vramledger::Replay(*history, {}) : history.status();
+  if (!report.ok()) {
+    std::fprintf(stderr, "%s\n", report.status().ToString().c_str());
     return 3;
   }
-  const vramledger::ReplayResult r = vramledger::ReplayHistory(*history, run->options);
-  std::printf("allocations %zu, addresses equal %zu; segment events %zu, equal %zu; unknown frees %zu\n", r.allocations,
-              r.addresses_equal, r.segment_events, r.segment_events_equal, r.unknown_frees);
-  if (!r.first_difference.empty()) std::printf("first difference: %s\n", r.first_difference.c_str());
-  bool same = r.first_difference.empty();
+  std::fputs(vramledger::ReplayText(*report).c_str(), stdout);
+  bool same = report->first_difference.empty();
   if (!run->statistics.empty()) {
-    const auto differences = vramledger::CompareStatistics(*run, r.statistics);
+    const auto differences = vramledger::CompareStatistics(*run, report->statistics);
     for (const std::string& line : differences) std::printf("%s\n", line.c_str());
     std::printf("statistics: %zu of PyTorch's, %zu differences\n", run->statistics.size(), differences.size());
     same = same && differences.empty();

@@ -1,4 +1,6 @@
 // The proof of the native policy: histories recorded on real GPUs come out the same, address for address.
+#include "tools/analysis/replay.h"
+
 #include <string>
 #include <vector>
 
@@ -8,16 +10,23 @@
 namespace vramledger {
 namespace {
 
+void ExpectEqual(const ReplayReport& report) {
+  EXPECT_EQ(report.not_compared, "");
+  EXPECT_EQ(report.first_difference, "");
+  EXPECT_EQ(report.addresses_compared, report.allocations);
+  EXPECT_EQ(report.addresses_equal, report.allocations);
+  EXPECT_EQ(report.segments_equal, report.segments_compared);
+  EXPECT_EQ(report.unknown_frees, 0u);
+}
+
 void ExpectTheSame(const std::string& name, size_t allocations, size_t segments) {
   const auto history = ReadHistory(std::string(VRAMLEDGER_TEST_DATA) + "/replay/" + name);
   ASSERT_TRUE(history.ok()) << history.status();
-  const ReplayResult result = ReplayHistory(*history, ReplayOptions());
-  EXPECT_EQ(result.first_difference, "");
-  EXPECT_EQ(result.allocations, allocations);
-  EXPECT_EQ(result.addresses_equal, allocations);
-  EXPECT_EQ(result.segment_events, segments);
-  EXPECT_EQ(result.segment_events_equal, segments);
-  EXPECT_EQ(result.unknown_frees, 0u);
+  const auto report = Replay(*history, {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  ExpectEqual(*report);
+  EXPECT_EQ(report->allocations, allocations);
+  EXPECT_EQ(report->segments_compared, segments);
 }
 
 TEST(Replay, AttentionForwardAndBackward) {
@@ -32,16 +41,15 @@ class RecordedNative : public testing::TestWithParam<const char*> {};
 
 TEST_P(RecordedNative, ComesOutTheSame) {
   const std::string path = std::string(VRAMLEDGER_TEST_DATA) + "/replay/" + GetParam();
-  const auto history = ReadHistory(path + ".txt.gz");
   const auto run = ReadRun(path + ".json");
-  ASSERT_TRUE(history.ok()) << history.status();
   ASSERT_TRUE(run.ok()) << run.status();
-  const ReplayResult result = ReplayHistory(*history, run->options);
-  EXPECT_EQ(result.first_difference, "");
-  EXPECT_GT(result.allocations, 1000u);
-  EXPECT_EQ(result.addresses_equal, result.allocations);
-  EXPECT_EQ(result.segment_events_equal, result.segment_events);
-  EXPECT_EQ(CompareStatistics(*run, result.statistics), std::vector<std::string>());
+  const auto history = ReadHistory(path + ".txt.gz", *run);
+  ASSERT_TRUE(history.ok()) << history.status();
+  const auto report = Replay(*history, {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  ExpectEqual(*report);
+  EXPECT_GT(report->allocations, 1000u);
+  EXPECT_EQ(CompareStatistics(*run, report->statistics), std::vector<std::string>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Replay, RecordedNative,

@@ -44,7 +44,7 @@ std::string Temporary(const std::string& name, const std::string& bytes) {
 }
 
 TEST(Tool, HelpHasAnExample) {
-  for (const char* command : {"report", "reconcile", "estimate", "advise", "import", "check", "export"}) {
+  for (const char* command : {"report", "reconcile", "estimate", "advise", "import", "check", "export", "replay"}) {
     const Outcome o = Tool(std::string(command) + " --help");
     EXPECT_EQ(o.code, 0) << command;
     EXPECT_NE(o.output.find("Example: vramledger "), std::string::npos) << command;
@@ -58,6 +58,7 @@ TEST(Tool, JsonOfEveryCommandParses) {
       {"reconcile " + trace + " --json", "vramledger.reconcile/1"},
       {"advise " + trace + " --capacity 24GiB --json", "vramledger.advise/1"},
       {"check " + trace + " --json", "vramledger.check/1"},
+      {"replay " + trace + " --json", "vramledger.replay/1"},
       {"export " + trace, "vramledger.events/1"},
       {"estimate " + std::string(VRAMLEDGER_TEST_DATA) + "/model_configs/gpt2.json --json", "vramledger.estimate/1"},
       {"report " + Snapshot("state_no_trace") + " --json", "vramledger.report/1"}};

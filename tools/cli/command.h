@@ -33,6 +33,7 @@ void RegisterImport(CLI::App& app);
 void RegisterExport(CLI::App& app);
 void RegisterCheck(CLI::App& app);
 void RegisterDryrun(CLI::App& app);
+void RegisterReplay(CLI::App& app);
 void RegisterDoctor(CLI::App& app);
 
 }  // namespace vramledger::cli

@@ -25,6 +25,7 @@ int Main(int argc, char** argv) {
   RegisterExport(app);
   RegisterCheck(app);
   RegisterDryrun(app);
+  RegisterReplay(app);
   RegisterDoctor(app);
   try {
     app.parse(argc, argv);
