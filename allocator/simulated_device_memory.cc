@@ -13,6 +13,7 @@ namespace {
 // Each device has its own part of the address space: plain memory, and far above it the reservations.
 constexpr uintptr_t kDeviceStride = uintptr_t{1} << 45;
 constexpr uintptr_t kFirstReservation = uintptr_t{1} << 44;
+constexpr uintptr_t kLargeAlignmentDown = uintptr_t{32} << 20;
 
 thread_local std::string failure_text;
 
@@ -83,7 +84,10 @@ uintptr_t SimulatedDeviceMemory::TakeAddress(Device& device, size_t bytes) {
   } else {
     for (auto hole = device.holes.end(); hole != device.holes.begin();) {
       --hole;
-      if (hole->second >= bytes) return take(hole, hole->first + hole->second - bytes);
+      if (hole->second < bytes) continue;
+      const uintptr_t alignment = bytes > kGranularity ? kLargeAlignmentDown : kGranularity;
+      const uintptr_t address = (hole->first + hole->second - bytes) / alignment * alignment;
+      if (address >= hole->first) return take(hole, address);
     }
   }
   return 0;

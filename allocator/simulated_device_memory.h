@@ -15,7 +15,11 @@
 
 namespace vramledger {
 
-// Where a driver puts the next allocation: at the lowest or the highest free place. Both are met in the field.
+// Where a driver puts the next allocation. Both are met in the field; the public snapshots (tests/results/replay.md) show
+// two kinds of driver and nothing between them:
+// - up: at the lowest free place, packed without gaps at multiples of 2 MiB, at low addresses (0x7..., 36 bits);
+// - down: at the highest free place, at addresses like a host's (0x7f..., 47 bits); segments of 2 MiB at multiples of
+//   2 MiB, larger ones at multiples of 32 MiB, with gaps between them.
 enum class AddressOrder { kUp, kDown };
 
 // When work on a stream is done.
