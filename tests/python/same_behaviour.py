@@ -116,7 +116,7 @@ def out_of_memory():
     kept = block(100)
     errors = refusal(lambda: block(60_000)), refusal(lambda: torch.empty(1 << 61, dtype=torch.uint8, device="cuda"))
     torch.cuda.set_per_process_memory_fraction(1.0)
-    errors += (refusal(lambda: block(200_000)), refusal(lambda: torch.cuda.set_per_process_memory_fraction(2.0)))
+    errors += (refusal(lambda: block(82_000)), refusal(lambda: torch.cuda.set_per_process_memory_fraction(2.0)))
     del kept
     return fraction, errors, seen, stats()
 
