@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 started=$SECONDS
-set_up
+set_up vramledger vramledger_allocator vramledger_stand_ins
 OUT="$ROOT/out"
 mkdir -p "$OUT"
 TOOL="$ROOT/build/bin/vramledger"

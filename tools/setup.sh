@@ -54,12 +54,14 @@ install_python_packages() {
   fi
 }
 
+# build [TARGET...]: all of it when no target is named.
 build() {
-  local preset="${1:-release}"
-  say "building ($preset)"
-  cmake --preset "$preset" -S "$ROOT" -DVRAMLEDGER_SITE_PACKAGES="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')" >"$ROOT/.cmake-$preset.log" 2>&1 ||
-    { cat "$ROOT/.cmake-$preset.log"; die "cmake failed"; }
-  cmake --build "$ROOT/$([ "$preset" = release ] && echo build || echo "build-$preset")" || die "the build failed"
+  local site targets=()
+  [ $# -eq 0 ] || targets=(--target "$@")
+  site="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
+  say "building${1:+ $*}"
+  cmake --preset release -DVRAMLEDGER_SITE_PACKAGES="$site" >"$ROOT/.cmake.log" 2>&1 || { cat "$ROOT/.cmake.log"; die "cmake failed"; }
+  cmake --build build "${targets[@]}" || die "the build failed"
 }
 
 install_vramledger() {
@@ -69,9 +71,10 @@ install_vramledger() {
   fi
 }
 
+# set_up [TARGET...]
 set_up() {
   install_debian_packages
   install_python_packages
-  (cd "$ROOT" && build release)
+  (cd "$ROOT" && build "$@")
   install_vramledger
 }
