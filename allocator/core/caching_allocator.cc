@@ -143,6 +143,49 @@ PoolStatus CachingAllocator::SetPoolState(int device_index, const PoolState& sta
   return d == nullptr ? PoolStatus::kUnknownPool : d->SetPoolState(state, tag, freed, allocated);
 }
 
+void CachingAllocator::BeginFollowing() {
+  for (const auto& d : devices_) d->BeginFollowing();
+}
+
+bool CachingAllocator::FollowSegmentAlloc(const SegmentView& segment) {
+  DeviceAllocator* d = device(segment.device);
+  return d != nullptr && d->FollowSegmentAlloc(segment);
+}
+
+bool CachingAllocator::FollowSegmentFree(int device_index, uintptr_t address) {
+  DeviceAllocator* d = device(device_index);
+  return d != nullptr && d->FollowSegmentFree(address);
+}
+
+bool CachingAllocator::FollowMap(const SegmentView& part) {
+  DeviceAllocator* d = device(part.device);
+  return d != nullptr && d->FollowMap(part);
+}
+
+bool CachingAllocator::FollowUnmap(int device_index, uintptr_t address) {
+  DeviceAllocator* d = device(device_index);
+  return d != nullptr && d->FollowUnmap(address);
+}
+
+size_t CachingAllocator::FollowAlloc(int device_index, uintptr_t address, size_t bytes, const BlockTag& tag) {
+  DeviceAllocator* d = device(device_index);
+  return d == nullptr ? 0 : d->FollowAlloc(address, bytes, tag);
+}
+
+bool CachingAllocator::FollowFreeRequested(int device_index, uintptr_t address) {
+  DeviceAllocator* d = device(device_index);
+  return d != nullptr && d->FollowFreeRequested(address);
+}
+
+bool CachingAllocator::FollowFree(int device_index, uintptr_t address) {
+  DeviceAllocator* d = device(device_index);
+  return d != nullptr && d->FollowFree(address);
+}
+
+void CachingAllocator::FollowOutOfMemory(int device_index, StreamHandle stream, size_t bytes, size_t device_free_bytes) {
+  if (DeviceAllocator* d = device(device_index)) d->FollowOutOfMemory(stream, bytes, device_free_bytes);
+}
+
 void CachingAllocator::AddFreeMemoryCallback(FreeMemoryCallback callback, void* context) {
   for (const auto& d : devices_) d->AddFreeMemoryCallback(callback, context);
 }

@@ -88,6 +88,20 @@ class CachingAllocator {
   PoolStatus SetPoolState(int device, const PoolState& state, const BlockTag& tag, std::vector<void*>* freed,
                           std::vector<void*>* allocated);
 
+  // Following: instead of serving requests, the ledger does what another allocator says it did, event by event in its
+  // order, and never asks the device. `address` and sizes are that one's; its policy is taken to be PyTorch's. False or 0:
+  // the event does not fit the ledger and was left out.
+  void BeginFollowing();
+  bool FollowSegmentAlloc(const SegmentView& segment);
+  bool FollowSegmentFree(int device, uintptr_t address);
+  bool FollowMap(const SegmentView& part);
+  bool FollowUnmap(int device, uintptr_t address);
+  // Returns the size of the block that serves the request.
+  size_t FollowAlloc(int device, uintptr_t address, size_t bytes, const BlockTag& tag);
+  bool FollowFreeRequested(int device, uintptr_t address);
+  bool FollowFree(int device, uintptr_t address);
+  void FollowOutOfMemory(int device, StreamHandle stream, size_t bytes, size_t device_free_bytes);
+
   // A callback that may free memory when a request finds no block, run without any lock; true if it freed something.
   // Cannot be taken back.
   using FreeMemoryCallback = bool (*)(void* context);

@@ -100,6 +100,15 @@ class DeviceAllocator {
   PoolStatus GetPoolState(PoolId id, PoolState* state);
   PoolStatus SetPoolState(const PoolState& state, const BlockTag& tag, std::vector<void*>* freed,
                           std::vector<void*>* allocated);
+  void BeginFollowing();
+  bool FollowSegmentAlloc(const SegmentView& segment);
+  bool FollowSegmentFree(uintptr_t address);
+  bool FollowMap(const SegmentView& part);
+  bool FollowUnmap(uintptr_t address);
+  size_t FollowAlloc(uintptr_t address, size_t bytes, const BlockTag& tag);
+  bool FollowFreeRequested(uintptr_t address);
+  bool FollowFree(uintptr_t address);
+  void FollowOutOfMemory(StreamHandle stream, size_t bytes, size_t device_free_bytes);
   void AddFreeMemoryCallback(bool (*callback)(void*), void* context);
   Statistics GetStatistics();
   void ResetPeakStatistics();
@@ -162,6 +171,10 @@ class DeviceAllocator {
   void ReleasePoolBlocks(PrivatePool* pool);
   void ForEachPoolBlock(const PrivatePool& pool, absl::FunctionRef<void(Block*)> fn);
 
+  // device_following.cc: doing what another allocator did.
+  StreamPool* FollowedPool(const SegmentView& piece);
+  Block* BlockHolding(uintptr_t address);
+
   // device_streams.cc: blocks awaited by other streams.
   void ProcessEvents();
   // Waits for all of them, or for those of one private pool.
@@ -195,6 +208,8 @@ class DeviceAllocator {
   bool has_limit_ = false;
   size_t limit_bytes_ = 0;
   bool limited_by_fraction_ = false;  // the last failed supply never asked the device
+  bool follows_ = false;  // another allocator: the device is never asked
+  size_t followed_total_bytes_ = 0;
   int captures_ = 0;  // graph captures and routes to private pools under way
   Pool small_{true};
   Pool large_{false};

@@ -142,7 +142,7 @@ void DeviceAllocator::ReleaseBlock(Block* block) {
   const PrivatePool* const owner = block->pool->pool->owner;
   if (owner != nullptr && owner->source != nullptr) {
     owner->source->Free(Pointer(block->address));
-  } else {
+  } else if (!follows_) {
     memory_.Free(device_, Pointer(block->address));
   }
   ++num_device_free_;
@@ -254,7 +254,7 @@ Block* DeviceAllocator::FindExpandableBlock(const Request& request, Supply* fail
 DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Block** mapped) {
   const size_t page = block->segment->page_bytes;
   const size_t length = (bytes + page - 1) / page * page;
-  for (size_t done = 0; done < length; done += page) {
+  for (size_t done = 0; done < length && !follows_; done += page) {
     const DeviceResult result = memory_.Map(device_, Pointer(block->address + done), page);
     if (result == DeviceResult::kOk) continue;
     for (size_t undo = 0; undo < done; undo += page) memory_.Unmap(device_, Pointer(block->address + undo), page);
@@ -309,7 +309,7 @@ void DeviceAllocator::UnmapBlock(Block* block) {
   part.address = first;
   part.bytes = last - first;
   if (observer_ != nullptr) observer_->OnSegmentUnmap(part);
-  for (uintptr_t at = first; at < last; at += page) memory_.Unmap(device_, Pointer(at), page);
+  for (uintptr_t at = first; at < last && !follows_; at += page) memory_.Unmap(device_, Pointer(at), page);
 
   pool->free.Erase(block);
   const auto cut = [this](Block* left, uintptr_t at) {  // splits off and returns what lies right of `at`
@@ -347,7 +347,7 @@ void DeviceAllocator::UnmapBlock(Block* block) {
     pool->unmapped[block->address] = block;
     return;
   }
-  memory_.ReleaseAddress(device_, Pointer(segment->address), segment->bytes);
+  if (!follows_) memory_.ReleaseAddress(device_, Pointer(segment->address), segment->bytes);
   index_.Erase(block->address);
   ForgetSegment(segment);
   blocks_.Delete(block);

@@ -59,7 +59,8 @@ Plugin::Plugin() : phases_(this) {
 void Plugin::SetMode(const char* mode, PluginAdapter* adapter) {
   mode_ = mode;
   adapter_ = adapter;
-  if (adapter != nullptr) probe_.SetFramesBetween(0);
+  observes_ = std::string_view(mode) == "observe";
+  probe_.SetFramesBetween(0);
 }
 
 bool Plugin::Initialize() {
@@ -94,7 +95,7 @@ bool Plugin::Initialize() {
         devices_json.push_back({{"index", i}, {"total_bytes", info.total_bytes}, {"free_bytes_at_start", info.free_bytes}});
       }
       writer_->AppendMetadata(nlohmann::json{{"devices", devices_json},
-                                             {"allocator", {{"mode", mode_}, {"policy", "native"}, {"settings", settings->ToString()}}}}
+                                             {"allocator", {{"mode", mode_}, {"policy", settings->policy_name()}, {"settings", settings->ToString()}}}}
                                   .dump());
     }
     ready_.store(true, std::memory_order_release);
@@ -156,7 +157,7 @@ void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
   if (allocator == nullptr) ThrowRuntimeError(absl::StrCat("vramledger: ", error));
   const BlockTag tag = NewTag(bytes);
   OutOfMemoryInfo info;
-  const AllocationResult result = allocator->Allocate(device, stream, bytes, tag, &info);
+  const AllocationResult result = allocator->Allocate(device, stream, bytes, tag, &info, LiveTag::From(tag).phase);
   switch (result.status) {
     case AllocationStatus::kOk:
       return result.address;
@@ -209,7 +210,7 @@ void Plugin::RecordStream(void* address, StreamHandle stream) noexcept {
 }
 
 void Plugin::EmptyCache() noexcept {
-  if (CachingAllocator* allocator = core(); allocator != nullptr) allocator->EmptyCache();
+  if (CachingAllocator* allocator = core(); allocator != nullptr && !observes_) allocator->EmptyCache();
 }
 
 bool Plugin::SetMemoryFraction(double fraction, int device) noexcept {

@@ -65,6 +65,10 @@ class Plugin : public PhaseListener {
   // An optimizer's step has ended.
   void StepDone(uint32_t optimizer);
   void Mark(std::string_view text);
+  // Says a sentence on standard error; only the first twenty are said.
+  void Complain(const std::string& sentence);
+  // In a forked child: memory and ledger are the parent's.
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
   void Metadata(std::string_view json);
   // JSON of what is in use now: {"devices":[{"device",...,"categories":{...}}],"phase","trace","lost_records"}.
   std::string StatisticsJson();
@@ -76,9 +80,9 @@ class Plugin : public PhaseListener {
   Plugin();
   bool Initialize();
   std::string OutOfMemoryText(const OutOfMemoryInfo& info);
-  void Complain(const std::string& sentence);
 
   const char* mode_ = "plugin";
+  bool observes_ = false;
   PluginAdapter* adapter_ = nullptr;
   std::once_flag initialized_;
   std::string initialize_error_;

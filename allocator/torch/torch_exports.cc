@@ -5,6 +5,7 @@
 #include <string>
 
 #include "allocator/torch/torch_allocator.h"
+#include "allocator/torch/torch_observe.h"
 
 #define VRAMLEDGER_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -13,11 +14,13 @@ VRAMLEDGER_EXPORT int vramledger_torch_version() {
   return VRAMLEDGER_TORCH_VERSION;
 }
 
-// Makes ours PyTorch's current CUDA allocator. 0 = done; otherwise the length of the error, which is in `error`.
-VRAMLEDGER_EXPORT size_t vramledger_torch_install(char* error, size_t capacity) {
+namespace {
+
+// Runs `work`; 0 = done, otherwise the length of the error, which is in `error`.
+size_t Try(void (*work)(), char* error, size_t capacity) {
   std::string text;
   try {
-    vramledger::TorchAllocator::Install();
+    work();
   } catch (const c10::Error& failure) {
     text = failure.what_without_backtrace();
   } catch (const std::exception& failure) {
@@ -25,4 +28,15 @@ VRAMLEDGER_EXPORT size_t vramledger_torch_install(char* error, size_t capacity) 
   }
   if (capacity > 0) std::snprintf(error, capacity, "%s", text.c_str());
   return text.size();
+}
+
+}  // namespace
+
+// Makes ours PyTorch's current CUDA allocator. 0 = done; otherwise the length of the error, which is in `error`.
+VRAMLEDGER_EXPORT size_t vramledger_torch_install(char* error, size_t capacity) {
+  return Try(&vramledger::TorchAllocator::Install, error, capacity);
+}
+// Begins to observe PyTorch's own allocator, once CUDA is initialised. Answers as vramledger_torch_install.
+VRAMLEDGER_EXPORT size_t vramledger_observe_install(char* error, size_t capacity) {
+  return Try(&vramledger::Observe, error, capacity);
 }

@@ -1,6 +1,8 @@
 """Uses PyTorch's memory interfaces one after the other and writes what each answered.
 
-    same_behaviour.py MODE OUT      MODE: native (PyTorch's own allocator) or torch (ours); both must write the same
+    same_behaviour.py MODE OUT      MODE: native (PyTorch's own allocator), torch (ours) or observe; all must write the same
+
+In mode observe the statistics that we keep are compared with PyTorch's as well.
 """
 
 import gc
@@ -203,7 +205,7 @@ if __name__ == "__main__":
     if MODE != "native":
         import vramledger
 
-        vramledger.install(mode=MODE, hooks=False)
+        library = vramledger.install(mode=MODE, hooks=False, trace=Path(OUT).with_suffix(".vlt"))
     # First of all things, so that later ones find the cache equally warm.
     torch.zeros(1, device="cuda")
     answers = {}
@@ -215,4 +217,8 @@ if __name__ == "__main__":
         except Exception as error:
             answers[step.__name__] = type(error).__name__
             print("FAILED", step.__name__, error, file=sys.stderr)
+    if MODE == "observe":
+        own, native = library.statistics()["devices"][0]["stats"], stats()
+        # Peaks and sums were reset in PyTorch's on the way.
+        print("FOLLOWED", len(own), {k: (v, native[k]) for k, v in own.items() if k.endswith(".current") and v != native[k]})
     Path(OUT).write_text(json.dumps(answers, default=str))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import sys
 
 from ._library import PHASES, Library, LibraryError, torch_library_path
 
@@ -93,7 +94,15 @@ def _prepare_torch(library, torch):
 
 
 def _prepare_observe(library, torch):
-    return lambda: library.call("vramledger_observe_install")
+    def begin():
+        # Runs when CUDA is initialised; the script must not end because of it.
+        try:
+            library.call("vramledger_observe_install")
+        except LibraryError as error:
+            print(f"vramledger: {error}; nothing is observed", file=sys.stderr, flush=True)
+
+    # PyTorch accepts an observer only once CUDA is initialised; at once if it is.
+    return lambda: torch.cuda._lazy_call(begin)
 
 
 def _prepare_plugin(library, torch):
