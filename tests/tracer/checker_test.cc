@@ -49,6 +49,15 @@ std::vector<std::string> Check(std::vector<Event> events) {
   return CheckEvents(source).sentences;
 }
 
+TEST(Checker, AnUnmapMayCoverPartsOfSeveralMappedRanges) {
+  ListSource source({Make(RecordKind::kSegmentMap, 4096, 4096), Make(RecordKind::kSegmentMap, 8192, 4096), Make(RecordKind::kSegmentMap, 12288, 4096),
+                     Make(RecordKind::kSegmentUnmap, 6144, 8192), Make(RecordKind::kSegmentMap, 8192, 4096), Make(RecordKind::kAlloc, 8192, 4096),
+                     Counters(4096, 8192)});
+  const CheckResult result = CheckEvents(source);
+  EXPECT_EQ(result.sentences, std::vector<std::string>());
+  EXPECT_EQ(result.counters_verified, 1u);
+}
+
 TEST(Checker, AcceptsAClosedHistory) {
   ListSource source({Make(RecordKind::kSegmentAlloc, 4096, 4096), Make(RecordKind::kAlloc, 4096, 1024), Make(RecordKind::kAlloc, 5120, 512),
                      Counters(1536, 4096), Make(RecordKind::kFreeCompleted, 4096, 1024), Make(RecordKind::kAlloc, 4096, 512)});

@@ -34,7 +34,7 @@ class AddressRanges {
       if (b < begin) spans_[b] = {begin, span.stream};
       if (span.end > end) spans_[end] = span;
       removed += std::min(span.end, end) - std::max(b, begin);
-      it = spans_.lower_bound(end);
+      it = spans_.lower_bound(std::min(span.end, end));
     }
     return removed == size;
   }

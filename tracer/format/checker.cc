@@ -1,6 +1,7 @@
 #include "tracer/format/checker.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -18,16 +19,15 @@ struct DeviceState {
   bool saw_segments = false;
 };
 
-// The range of `map` that holds or meets [begin, end), or end().
+// The first range of `map` that meets [begin, end), or end().
 template <typename Map, typename SizeOf>
 typename Map::const_iterator FindOverlap(const Map& map, uint64_t begin, uint64_t end, SizeOf size_of) {
   auto it = map.lower_bound(begin);
-  if (it != map.end() && it->first < end) return it;
   if (it != map.begin()) {
-    --it;
-    if (it->first + size_of(it->second) > begin) return it;
+    const auto before = std::prev(it);
+    if (before->first + size_of(before->second) > begin) return before;
   }
-  return map.end();
+  return it != map.end() && it->first < end ? it : map.end();
 }
 
 class Checker {
