@@ -154,6 +154,7 @@ TEST(Tool, CsvHasOneLineAnEvent) {
   EXPECT_EQ(o.code, 0);
   EXPECT_EQ(o.output.find("sequence,time_ns,kind,"), 0u);
   EXPECT_GT(std::count(o.output.begin(), o.output.end(), '\n'), 50);
+  EXPECT_NE(o.output.find(",parameter\n"), std::string::npos) << "each allocation with its category";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tools/analysis/hindsight.h"
 #include "tools/cli/load.h"
 #include "tools/foreign/text.h"
 
@@ -93,8 +94,16 @@ std::string CsvText(std::string_view text) {
   return Cat("\"", quoted, "\"");
 }
 
-void Csv(EventSource& source, Sink& sink) {
-  sink.Put("sequence,time_ns,kind,phase,device,thread,stream,address,requested_bytes,rounded_bytes,flags,text,a,b,c\n");
+// The category of an allocation; `ordinal` counts allocations in order.
+std::string_view CategoryOf(const Hindsight& hindsight, uint64_t ordinal) {
+  return CategoryName(static_cast<Category>(hindsight.categories[ordinal]));
+}
+
+void Csv(EventSource& source, const Hindsight& hindsight, Sink& sink) {
+  sink.Put(
+      "sequence,time_ns,kind,phase,device,thread,stream,address,requested_bytes,rounded_bytes,flags,text,a,b,c,"
+      "category\n");
+  uint64_t ordinal = 0;
   Event e;
   while (source.Next(&e)) {
     const bool memory = IsMemoryRecord(e.kind);
@@ -103,15 +112,17 @@ void Csv(EventSource& source, Sink& sink) {
                  ",", e.thread, ","));
     if (memory) {
       sink.Put(Cat(e.stream, ",", Hex(e.address), ",", e.requested_bytes, ",", e.rounded_bytes, ",", uint32_t{e.flags},
-                   ",", CsvText(source.String(e.module)), ",,,\n"));
+                   ",", CsvText(source.String(e.module)), ",,,,",
+                   e.kind == RecordKind::kAlloc ? CategoryOf(hindsight, ordinal++) : std::string_view(), "\n"));
     } else {
       sink.Put(Cat(",,,,", uint32_t{e.flags}, ",", no_text ? std::string() : CsvText(source.String(e.a)), ",", e.a, ",",
-                   e.b, ",", e.c, "\n"));
+                   e.b, ",", e.c, ",\n"));
     }
   }
 }
 
-void Json(EventSource& source, Sink& sink) {
+void Json(EventSource& source, const Hindsight& hindsight, Sink& sink) {
+  uint64_t ordinal = 0;
   sink.Put("{\"schema\": \"vramledger.events/1\",\n\"events\": [");
   Event e;
   const char* separator = "\n";
@@ -125,6 +136,7 @@ void Json(EventSource& source, Sink& sink) {
       j["requested_bytes"] = e.requested_bytes;
       j["rounded_bytes"] = e.rounded_bytes;
       j["module"] = source.String(e.module);
+      if (e.kind == RecordKind::kAlloc) j["category"] = CategoryOf(hindsight, ordinal++);
     } else {
       if (e.kind != RecordKind::kDeviceUsed && e.kind != RecordKind::kCounters) j["text"] = source.String(e.a);
       j["a"] = e.a;
@@ -162,8 +174,12 @@ void RegisterExport(CLI::App& app) {
     const EventInput input = OpenOrFail(o->input);
     absl::StatusOr<std::unique_ptr<EventSource>> source = input.NewSource();
     RequireReadable(source.status());
+    // What a block was is known only at its end: categories take a reading of their own.
+    const Hindsight hindsight = LookThrough(**source);
+    source = input.NewSource();
+    RequireReadable(source.status());
     Sink sink(o->output == "-" ? "" : o->output);
-    o->format == "csv" ? Csv(**source, sink) : Json(**source, sink);
+    o->format == "csv" ? Csv(**source, hindsight, sink) : Json(**source, hindsight, sink);
     sink.Finish();
     FailIfDamaged((*source)->health());
   });
