@@ -10,6 +10,7 @@ Category CategoryLedger::Decide(const BlockView& block, const LiveTag& tag, cons
   facts.flags = tag.flags;
   facts.role = static_cast<Role>(tag.role);
   facts.requested_bytes = block.requested_bytes;
+  facts.names_known = names_known_;
   marks.Fill(tag.epoch, &facts);
   facts.alive_at_end = true;  // so far
   return Categorize(facts);
@@ -73,6 +74,7 @@ void CategoryLedger::EnterPhase(Phase phase, CachingAllocator& core) {
 
 bool CategoryLedger::Name(uintptr_t address, Role role, CachingAllocator& core, BlockView* found) {
   std::lock_guard<std::mutex> guard(marks_mutex_);
+  names_known_ |= role == Role::kParameter;
   return core.UpdateTag(reinterpret_cast<void*>(address), 0, [&](const BlockView& block, BlockTag& tag) {
     LiveTag live = LiveTag::From(tag);
     live.role = static_cast<uint8_t>(StrongerRole(static_cast<Role>(live.role), role));

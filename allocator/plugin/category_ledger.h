@@ -65,6 +65,7 @@ class CategoryLedger {
   std::atomic<uint32_t> epoch_{1};
   std::mutex marks_mutex_;
   PhaseMarks marks_;
+  bool names_known_ = false;  // guarded by marks_mutex_: a parameter has been named
 };
 
 }  // namespace vramledger

@@ -60,6 +60,8 @@ TEST(CategoryRules, BackwardAndOptimizerBlocks) {
   EXPECT_EQ(Categorize(f), Category::kTemporary);
   f.alive_after_backward = true;
   EXPECT_EQ(Categorize(f), Category::kGradient);
+  f.flags = kFlagSignals | kFlagInBackwardTask | kFlagGradMode;
+  EXPECT_EQ(Categorize(f), Category::kActivation) << "create_graph: saved for a second backward";
   f = Born(Phase::kOptimizer);
   EXPECT_EQ(Categorize(f), Category::kTemporary);
   f.alive_after_optimizer = true;
@@ -71,6 +73,11 @@ TEST(CategoryRules, LoadDataAndTheRest) {
   EXPECT_EQ(Categorize(f), Category::kTemporary);
   f.alive_at_forward_start = true;
   EXPECT_EQ(Categorize(f), Category::kParameter);
+  // Where parameters have names, what has none is the first batch, or a constant.
+  f.names_known = true;
+  EXPECT_EQ(Categorize(f), Category::kInput);
+  f.alive_at_later_backward = true;
+  EXPECT_EQ(Categorize(f), Category::kBuffer);
   EXPECT_EQ(Categorize(Born(Phase::kData)), Category::kInput);
   EXPECT_EQ(Categorize(Born(Phase::kCommunication)), Category::kCommunication);
   EXPECT_EQ(Categorize(Born(Phase::kUnknown)), Category::kUnknown);

@@ -54,6 +54,9 @@ TEST_F(PhaseTrackerTest, AModuleCalledInsideAnOptimizersClosureIsAForward) {
   tracker_.EnterModule(2, true);
   EXPECT_EQ(tracker_.OnAllocation().phase, Phase::kForward);
   tracker_.ExitModule();
+  EXPECT_EQ(tracker_.OnAllocation().phase, Phase::kForward) << "the loss after it, until its backward";
+  tracker_.BeginScope(Phase::kZeroGrad, 0);
+  tracker_.EndScope();
   EXPECT_EQ(tracker_.OnAllocation().phase, Phase::kOptimizer);
   tracker_.EndScope();
 }

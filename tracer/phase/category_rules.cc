@@ -38,8 +38,16 @@ Category FromForward(const BlockFacts& f) {
 }
 
 Category FromSetup(const BlockFacts& f) {
-  return f.alive_at_forward_start || f.alive_at_backward_start || f.alive_at_end ? Category::kParameter
-                                                                                 : Category::kTemporary;
+  if (!f.alive_at_forward_start && !f.alive_at_backward_start && !f.alive_at_end) return Category::kTemporary;
+  if (!f.names_known) return Category::kParameter;
+  // No module's: the first batch and its labels, or a constant of the program (a table, averaged weights in a list).
+  return f.alive_at_later_backward ? Category::kBuffer : Category::kInput;
+}
+
+Category FromBackward(const BlockFacts& f) {
+  if (!f.alive_after_backward) return Category::kTemporary;
+  // Under create_graph a backward saves for the one that goes through it.
+  return (f.flags & kFlagGradMode) != 0 ? Category::kActivation : Category::kGradient;
 }
 
 // Its birth was not seen, but where the program gave it up says what it had been.
@@ -88,7 +96,7 @@ Category Categorize(const BlockFacts& f) {
     case Phase::kRecompute:
       return FromForward(f);
     case Phase::kBackward:
-      return f.alive_after_backward ? Category::kGradient : Category::kTemporary;
+      return FromBackward(f);
     case Phase::kOptimizer:
       return f.alive_after_optimizer ? Category::kOptimizerState : Category::kTemporary;
     case Phase::kLoad:

@@ -9,12 +9,14 @@ struct Scope {
   Phase phase;
   uint32_t name;
   size_t module_depth;  // at its begin
+  bool forward_inside = false;  // an optimizer's closure has begun a forward, whose backward has not come yet
 };
 
 struct ThreadState {
   uint16_t number;
   std::vector<Scope> scopes;
   std::vector<uint32_t> modules;
+  uint64_t graph_nodes = 0;  // sequence number of autograd at this thread's last allocation
   ThreadState* next = nullptr;
 };
 
@@ -69,30 +71,55 @@ Phase PhaseTracker::GuessWithoutHooks(const SignalReading& signals, Phase now) c
   }
 }
 
+void PhaseTracker::FollowGraph(const SignalReading& signals, bool graph_grew, bool after_backward) {
+  const Phase now = program_phase();
+  if (signals.inference) {
+    Change(Phase::kEval);
+  } else if (signals.grad_mode) {
+    if (graph_grew) {
+      Change(Phase::kForward);
+    } else if (now == Phase::kOptimizer) {
+      Change(Phase::kIdle);
+    }
+  } else if (after_backward) {
+    Change(Phase::kOptimizer);  // written out by hand
+  }
+}
+
 Phase PhaseTracker::Decide(const SignalReading& signals) {
   ThreadState& t = State();
   const Phase now = program_phase();
   if (signals.in_backward) {
-    Phase phase = Phase::kBackward;
-    // Gradients are on inside a backward when a checkpoint recomputes, and under create_graph; only the former enters modules.
-    if (signals.grad_mode && (!t.modules.empty() || (!hooks_active() && !signals.keep_graph))) phase = Phase::kRecompute;
+    // Gradients are on inside a backward when a checkpoint recomputes, and under create_graph, which keeps the graph. A
+    // recompute inside a kept graph is told by the modules that it enters.
+    const bool again = signals.grad_mode && (!t.modules.empty() || !signals.keep_graph);
+    // A backward without a forward: no module has told of it.
+    if (now == Phase::kIdle || now == Phase::kLoad) functional_.store(true, std::memory_order_relaxed);
+    const Phase phase = again ? Phase::kRecompute : Phase::kBackward;
     Change(phase);
     return phase;
   }
+  const uint64_t nodes = signals_.SequenceNumber();
+  const bool graph_grew = signals.grad_mode && nodes > t.graph_nodes;
+  t.graph_nodes = nodes;
   if (!t.scopes.empty() && t.scopes.back().phase != Phase::kUnknown && t.scopes.back().module_depth == t.modules.size()) {
-    return t.scopes.back().phase;
+    Scope& scope = t.scopes.back();
+    if (scope.phase != Phase::kOptimizer) return scope.phase;
+    if (scope.forward_inside && IsBackward(now)) scope.forward_inside = false;
+    if (graph_grew) scope.forward_inside = true;
+    Change(scope.forward_inside ? Phase::kForward : scope.phase, scope.name);
+    return scope.forward_inside ? Phase::kForward : scope.phase;
   }
   uint32_t nobody = UINT32_MAX;
   main_thread_.compare_exchange_strong(nobody, t.number, std::memory_order_relaxed);
   // Helper threads (prefetching, user threads) do not move the program from one phase to the next.
   if (main_thread_.load(std::memory_order_relaxed) != t.number) return now;
-  // A program that never calls a module (functional code) is followed by the signals alone once its first backward has been seen.
-  const bool announced = hooks_active() && (module_seen_.load(std::memory_order_relaxed) || now == Phase::kLoad);
-  if (announced) {
-    if (IsBackward(now)) Change(t.modules.empty() ? Phase::kIdle : Phase::kForward);
-  } else {
+  if (!hooks_active()) {
     Change(GuessWithoutHooks(signals, now));
+    return program_phase();
   }
+  if (IsBackward(now)) Change(t.modules.empty() ? Phase::kIdle : Phase::kForward);
+  if (t.modules.empty() && functional_.load(std::memory_order_relaxed)) FollowGraph(signals, graph_grew, IsBackward(now));
   return program_phase();
 }
 
@@ -112,6 +139,7 @@ PhaseTracker::Reading PhaseTracker::OnAllocation() {
 
 void PhaseTracker::BeginScope(Phase phase, uint32_t name) {
   ThreadState& t = State();
+  if (!t.scopes.empty()) t.scopes.back().forward_inside = false;
   t.scopes.push_back({phase, name, t.modules.size()});
   if (phase != Phase::kUnknown && t.modules.empty()) Change(phase, name);
 }
@@ -137,12 +165,14 @@ void PhaseTracker::EnterModule(uint32_t name, bool training) {
   const bool root = t.modules.empty();
   t.modules.push_back(name);
   if (!root) return;
-  module_seen_.store(true, std::memory_order_relaxed);
   const SignalReading signals = signals_.Read();
   if (signals.in_backward) return;  // a recompute
   main_thread_.store(t.number, std::memory_order_relaxed);
   // A module in evaluation mode whose gradients are on is still trained through (a frozen or DCGAN-like part).
   const bool eval = signals.inference || (!training && !signals.grad_mode);
+  if (!t.scopes.empty() && !eval) t.scopes.back().forward_inside = true;
+  // A loss function that ends a functional forward is no sign that modules tell where forwards begin.
+  if (program_phase() != Phase::kForward) functional_.store(false, std::memory_order_relaxed);
   Change(eval ? Phase::kEval : Phase::kForward);
 }
 

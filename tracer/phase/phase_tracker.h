@@ -60,13 +60,16 @@ class PhaseTracker {
  private:
   Phase Decide(const SignalReading& signals);
   Phase GuessWithoutHooks(const SignalReading& signals, Phase now) const;
+  // For functional code in a program with hooks: a forward begins where autograd's graph grows.
+  void FollowGraph(const SignalReading& signals, bool graph_grew, bool after_backward);
   void Change(Phase to, uint32_t scope = 0);
 
   PhaseListener* const listener_;
   TorchSignals signals_;
   std::atomic<Phase> program_phase_{Phase::kLoad};
   std::atomic<bool> hooks_active_{false};
-  std::atomic<bool> module_seen_{false};
+  // Forwards begin outside modules (functional code), so that no hook tells of them. Learnt anew with every forward.
+  std::atomic<bool> functional_{true};
   // The thread that drives the training: the last one to enter a root module, else the first to allocate.
   std::atomic<uint32_t> main_thread_{UINT32_MAX};
 };
