@@ -19,14 +19,14 @@ CachingAllocator::CachingAllocator(DeviceMemory& memory, AllocatorSettings setti
 CachingAllocator::~CachingAllocator() = default;
 
 AllocationResult CachingAllocator::Allocate(int device_index, StreamHandle stream, size_t bytes, const BlockTag& tag,
-                                            OutOfMemoryInfo* out_of_memory) {
+                                            OutOfMemoryInfo* out_of_memory, uint8_t likeness) {
   DeviceAllocator* d = device(device_index);
   if (d == nullptr) {
     AllocationResult result;
     result.status = AllocationStatus::kInvalidDevice;
     return result;
   }
-  return d->Allocate(stream, bytes, tag, out_of_memory);
+  return d->Allocate(stream, bytes, tag, likeness, out_of_memory);
 }
 
 FreeStatus CachingAllocator::Free(void* address, int device_hint) {

@@ -36,8 +36,10 @@ class CachingAllocator {
 
   // A block of at least `bytes`, aligned to 512. 0 bytes: null and kOk. `out_of_memory`, if given, is filled when the
   // status is kOutOfMemory.
+  // `likeness`: requests of one value and size are expected to live alike (a phase of the program, say); only the policy
+  // vmm makes use of it.
   AllocationResult Allocate(int device, StreamHandle stream, size_t bytes, const BlockTag& tag,
-                            OutOfMemoryInfo* out_of_memory = nullptr);
+                            OutOfMemoryInfo* out_of_memory = nullptr, uint8_t likeness = 0);
 
   // `device_hint` only says where to look first.
   FreeStatus Free(void* address, int device_hint = 0);

@@ -29,7 +29,8 @@ DeviceAllocator::DeviceAllocator(DeviceMemory& memory, const AllocatorSettings& 
       settings_(settings),
       observer_(observer),
       device_(device),
-      expandable_(settings.expandable_segments) {}
+      vmm_(settings.policy == AllocatorSettings::Policy::kVmm),
+      expandable_(settings.expandable_segments || vmm_) {}
 
 DeviceAllocator::~DeviceAllocator() {
   for (const StreamEvents& stream : events_) {
@@ -54,7 +55,10 @@ DeviceAllocator::~DeviceAllocator() {
         memory_.Unmap(device_, reinterpret_cast<void*>(address + at), segment->page_bytes);
       }
     }
-    memory_.ReleaseAddress(device_, start, segment->bytes);
+    if (!vmm_) memory_.ReleaseAddress(device_, start, segment->bytes);
+  }
+  for (const VmmState::Reservation& r : vmm_state_.reservations) {
+    memory_.ReleaseAddress(device_, reinterpret_cast<void*>(r.address), r.bytes);
   }
 }
 
@@ -82,7 +86,7 @@ StreamPool* DeviceAllocator::StreamPoolFor(Pool& pool, StreamHandle stream) {
   return pool.streams.insert(it, std::make_unique<StreamPool>(&pool, stream, by_age))->get();
 }
 
-AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag,
+AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag, uint8_t likeness,
                                            OutOfMemoryInfo* out_of_memory) {
   AllocationResult result;
   if (bytes == 0) return result;
@@ -100,6 +104,11 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
   const bool small = request.bytes <= kLargestSmall;
   request.pool = StreamPoolFor(routes_.empty() ? (small ? small_ : large_) : PoolFor(small, stream), stream);
   request.segment_bytes = SegmentSize(request.bytes);
+  uint16_t kind = 0;
+  if (vmm_ && expandable_) {
+    kind = vmm_state_.lifetimes.Next(request.bytes, likeness);
+    if (!small && routes_.empty() && vmm_state_.lifetimes.Brief(kind)) request.pool = StreamPoolFor(brief_, stream);
+  }
 
   Block* block = TakeFreeBlock(request);
   if (block == nullptr) {
@@ -120,6 +129,7 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
   const bool was_split = block->is_split();
   Block* rest = ShouldSplit(*block, request.bytes) ? Split(block, request.bytes) : nullptr;
   Activate(block, bytes, tag, was_split, rest);
+  if (vmm_) vmm_state_.lifetimes.Born(kind, block);
   result.address = reinterpret_cast<void*>(block->address);
   result.block_bytes = block->bytes;
   return result;
@@ -133,6 +143,10 @@ Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
   Block* block = free.At(cursor);
 
   if (block->segment->expandable()) {
+    if (UsesVmm(*request.pool->pool)) {
+      free.EraseAt(cursor);
+      return block;
+    }
     if (UsesExpandable(*request.pool->pool)) {
       // For best fit a block that can grow into unmapped space counts with what it can grow to, so a larger block that
       // cannot grow is the better fit.
@@ -168,6 +182,10 @@ DeviceAllocator::Supply DeviceAllocator::FindBlock(const Request& request, Block
     *block = TakeFreeBlock(request);
     if (*block != nullptr) return Supply::kOk;
   }
+  if (UsesVmm(*request.pool->pool)) {
+    const Supply supply = SupplyVmmBlock(request, block);
+    if (supply == Supply::kOk || expandable_) return supply;
+  }
   if (collects_garbage()) CollectGarbage();
   Supply supply = SupplyBlock(request, false, block);
   if (supply != Supply::kOutOfMemory) return supply;
@@ -187,7 +205,7 @@ DeviceAllocator::Supply DeviceAllocator::FindBlock(const Request& request, Block
 }
 
 bool DeviceAllocator::UsesExpandable(const Pool& pool) const {
-  return expandable_ && (pool.owner == nullptr || pool.owner->source == nullptr);
+  return expandable_ && (pool.owner == nullptr || (pool.owner->source == nullptr && !vmm_));
 }
 
 bool DeviceAllocator::RunFreeMemoryCallbacks() {
@@ -266,6 +284,7 @@ FreeStatus DeviceAllocator::Free(uintptr_t address) {
 void DeviceAllocator::RequestFree(Block* block) {
   const bool waits = block->used_by != nullptr && !block->used_by->empty();
   if (waits && observer_ != nullptr) observer_->OnFreeRequested(ViewOf(*block), block->tag);
+  if (vmm_) vmm_state_.lifetimes.Freed(*block);
   const bool small = block->pool->pool->small;
   counters_.Decrease(Metric::kAllocation, small, 1);
   counters_.Decrease(Metric::kAllocatedBytes, small, block->bytes);

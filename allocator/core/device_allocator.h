@@ -39,6 +39,7 @@
 #include "allocator/core/free_set.h"
 #include "allocator/core/small_mutex.h"
 #include "allocator/core/statistics.h"
+#include "allocator/core/vmm_policy.h"
 
 namespace vramledger {
 
@@ -79,7 +80,8 @@ class DeviceAllocator {
 
   // As the methods of CachingAllocator of the same names. Free and those that look up an address answer kForeign or
   // false for addresses of other devices.
-  AllocationResult Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag, OutOfMemoryInfo* out_of_memory);
+  AllocationResult Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag, uint8_t likeness,
+                            OutOfMemoryInfo* out_of_memory);
   FreeStatus Free(uintptr_t address);
   bool RecordStream(uintptr_t address, StreamHandle stream);
   void EmptyCache();
@@ -161,6 +163,21 @@ class DeviceAllocator {
   Block* FindExpandableBlock(const Request& request, Supply* failure);
   Supply MapBlock(Block* block, size_t bytes, Block** mapped);
   void UnmapBlock(Block* block);
+  // `first` and `last` are the borders of whole pages inside the free block.
+  void UnmapPart(Block* block, uintptr_t first, uintptr_t last);
+
+  // vmm_policy.cc
+  struct VmmPlace {
+    Block* first = nullptr;  // free or unmapped; the request begins at it
+    size_t unmapped_bytes = 0;
+  };
+  bool UsesVmm(const Pool& pool) const;
+  size_t VmmAllowance(size_t requested);
+  Supply NewArena(StreamPool* pool, size_t least);
+  VmmPlace FindVmmPlace(const Request& request) const;
+  Supply MapPlace(const Request& request, const VmmPlace& place, Block** block);
+  size_t ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t keep_end);
+  Supply SupplyVmmBlock(const Request& request, Block** block);
 
   // device_pools.cc: private pools.
   PrivatePool* FindPool(PoolId id);
@@ -200,11 +217,13 @@ class DeviceAllocator {
   const AllocatorSettings& settings_;
   AllocatorObserver* const observer_;
   const int device_;
+  const bool vmm_;  // the policy as set; without virtual memory management it has no effect
 
   SmallMutex mutex_;
   // Everything below is guarded by mutex_.
   bool opened_ = false;
   bool expandable_;  // as set, until the device turns out to lack virtual memory management
+  VmmState vmm_state_;
   bool has_limit_ = false;
   size_t limit_bytes_ = 0;
   bool limited_by_fraction_ = false;  // the last failed supply never asked the device
@@ -213,6 +232,7 @@ class DeviceAllocator {
   int captures_ = 0;  // graph captures and routes to private pools under way
   Pool small_{true};
   Pool large_{false};
+  Pool brief_{false};  // policy vmm: large blocks that are expected to live shortly
   std::map<PoolId, std::unique_ptr<PrivatePool>> private_pools_;
   std::vector<PoolRoute> routes_;  // the latest last
   BlockIndex index_;

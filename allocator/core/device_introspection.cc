@@ -132,6 +132,7 @@ size_t DeviceAllocator::LargestFreeBlock() {
   };
   look(small_);
   look(large_);
+  look(brief_);
   for (const auto& [id, pool] : private_pools_) {
     look(pool->small);
     look(pool->large);

@@ -118,6 +118,7 @@ void DeviceAllocator::EmptyCache() {
 void DeviceAllocator::ReleaseCachedBlocks() {
   SynchronizeEvents();
   ReleaseBlocks(large_);
+  ReleaseBlocks(brief_);
   ReleaseBlocks(small_);
   if (!private_pools_.empty()) ReleaseReleasedPools();
 }
@@ -296,15 +297,20 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
   return Supply::kOk;
 }
 
-// Unmaps the whole pages inside a free block; gives the address space back when nothing of the segment is mapped any
-// more.
+// Unmaps the whole pages inside a free block.
 void DeviceAllocator::UnmapBlock(Block* block) {
+  const Segment& segment = *block->segment;
+  const size_t page = segment.page_bytes;
+  const uintptr_t first = segment.address + (block->address - segment.address + page - 1) / page * page;
+  const uintptr_t last = segment.address + (block->address + block->bytes - segment.address) / page * page;
+  if (first < last) UnmapPart(block, first, last);
+}
+
+// Gives the address space back when nothing of the segment is mapped any more, except under the policy vmm.
+void DeviceAllocator::UnmapPart(Block* block, uintptr_t first, uintptr_t last) {
   Segment* segment = block->segment;
   StreamPool* pool = block->pool;
   const size_t page = segment->page_bytes;
-  const uintptr_t first = segment->address + (block->address - segment->address + page - 1) / page * page;
-  const uintptr_t last = segment->address + (block->address + block->bytes - segment->address) / page * page;
-  if (first >= last) return;
   SegmentView part = ViewOf(*segment);
   part.address = first;
   part.bytes = last - first;
@@ -343,7 +349,7 @@ void DeviceAllocator::UnmapBlock(Block* block) {
   }
   counters_.Decrease(Metric::kReservedBytes, pool->pool->small, part.bytes);
   ++num_device_free_;
-  if (block->is_split()) {
+  if (block->is_split() || vmm_) {
     pool->unmapped[block->address] = block;
     return;
   }

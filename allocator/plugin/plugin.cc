@@ -95,7 +95,7 @@ bool Plugin::Initialize() {
         devices_json.push_back({{"index", i}, {"total_bytes", info.total_bytes}, {"free_bytes_at_start", info.free_bytes}});
       }
       writer_->AppendMetadata(nlohmann::json{{"devices", devices_json},
-                                             {"allocator", {{"mode", mode_}, {"policy", "native"}, {"settings", settings->ToString()}}}}
+                                             {"allocator", {{"mode", mode_}, {"policy", settings->policy_name()}, {"settings", settings->ToString()}}}}
                                   .dump());
     }
     ready_.store(true, std::memory_order_release);
@@ -157,7 +157,7 @@ void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
   if (allocator == nullptr) ThrowRuntimeError(absl::StrCat("vramledger: ", error));
   const BlockTag tag = NewTag(bytes);
   OutOfMemoryInfo info;
-  const AllocationResult result = allocator->Allocate(device, stream, bytes, tag, &info);
+  const AllocationResult result = allocator->Allocate(device, stream, bytes, tag, &info, LiveTag::From(tag).phase);
   switch (result.status) {
     case AllocationStatus::kOk:
       return result.address;

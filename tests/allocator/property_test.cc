@@ -19,6 +19,7 @@ struct Case {
   size_t capacity;
   int threads;
   AllocatorSettings::EqualSizeOrder equal_order = AllocatorSettings::EqualSizeOrder::kAddress;
+  AllocatorSettings::Policy policy = AllocatorSettings::Policy::kNative;
 };
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -34,6 +35,10 @@ const Case kCases[] = {
     {"Expandable", "expandable_segments:True", AddressOrder::kUp, Completion::kRandom, 1024 * kMiB, 4},
     {"ExpandableTight", "expandable_segments:True,per_process_memory_fraction:0.9", AddressOrder::kUp,
      Completion::kAtOnce, 256 * kMiB, 2},
+    {"Vmm", "", AddressOrder::kUp, Completion::kRandom, 1024 * kMiB, 4, AllocatorSettings::EqualSizeOrder::kAddress,
+     AllocatorSettings::Policy::kVmm},
+    {"VmmTight", "per_process_memory_fraction:0.9", AddressOrder::kUp, Completion::kRandom, 200 * kMiB, 3,
+     AllocatorSettings::EqualSizeOrder::kAddress, AllocatorSettings::Policy::kVmm},
 };
 
 long Operations() {
@@ -161,6 +166,7 @@ TEST_P(Property, NoByteIsHandedOutTwiceAndEveryCounterIsTheSum) {
   auto settings = AllocatorSettings::Parse(c.settings);
   ASSERT_TRUE(settings.ok());
   settings->equal_size_order = c.equal_order;
+  settings->policy = c.policy;
   {
     CachingAllocator allocator(device, *settings, &shadow);
     std::mutex exchange_mutex;

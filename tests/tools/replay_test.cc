@@ -21,10 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> Snapshots() {
+std::vector<fs::path> Files(const std::string& folder) {
   std::vector<fs::path> paths;
-  for (const auto& entry : fs::directory_iterator(std::string(VRAMLEDGER_TEST_DATA) + "/snapshots")) {
-    if (entry.path().extension() == ".gz") paths.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(std::string(VRAMLEDGER_TEST_DATA) + "/" + folder)) {
+    if (entry.path().extension() != ".md") paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -82,13 +82,39 @@ std::string Placement(const EventInput& input) {
                          std::bit_width(segments.begin()->first), adjacent, segments.size() - 1, aligned, large, order);
 }
 
+double Ratio(const ReplayReport& r) {
+  return static_cast<double>(r.peak_reserved_bytes) / static_cast<double>(std::max<uint64_t>(1, r.peak_live_bytes));
+}
+
+// Both policies side by side, with the memory that each needs and how often it asks the device.
+std::string PolicyRow(const std::string& name, const EventInput& input) {
+  ReplayQuestion question;
+  question.policy = AllocatorSettings::Policy::kNative;
+  const ReplayReport native = Played(input, question);
+  question.policy = AllocatorSettings::Policy::kVmm;
+  const ReplayReport vmm = Played(input, question);
+  const auto reserved = [](const ReplayReport& r) {
+    return r.out_of_memory ? absl::StrFormat("out of memory: %s live, %s reserved",
+                                             HumanBytes(r.out_of_memory->info.allocated_bytes),
+                                             HumanBytes(r.out_of_memory->info.reserved_bytes))
+                           : absl::StrFormat("%s (%.4f)", HumanBytes(r.peak_reserved_bytes), Ratio(r));
+  };
+  return absl::StrFormat("| `%s` | %s | %s | %s | %d, %d | %d, %d |\n", name, HumanBytes(vmm.peak_live_bytes),
+                         reserved(native), reserved(vmm), native.segment_events, native.late_segment_events,
+                         vmm.segment_events, vmm.late_segment_events);
+}
+
 TEST(Replay, EverySnapshotComesOutTheSame) {
   std::string table =
       "| snapshot | in place at the start | allocations | addresses equal | segment events equal | peak live | peak "
       "reserved | reserved / live | segments' addresses |\n"
       "|---|---|---|---|---|---|---|---|---|\n";
   std::string reasons;
-  for (const fs::path& path : Snapshots()) {
+  std::string policies =
+      "| input | peak live | reserved under `native` | reserved under `vmm` | segments taken and given back, native: "
+      "all, second half | pages "
+      "mapped and unmapped, vmm: all, second half |\n|---|---|---|---|---|---|\n";
+  for (const fs::path& path : Files("snapshots")) {
     const auto input = EventInput::Open(path.string());
     ASSERT_TRUE(input.ok()) << input.status();
     const ReplayReport r = Played(*input);
@@ -106,19 +132,25 @@ TEST(Replay, EverySnapshotComesOutTheSame) {
                            : absl::StrFormat("%s of %s (%.2f %%)", Grouped(equal), Grouped(compared),
                                              100.0 * static_cast<double>(equal) / static_cast<double>(compared));
     };
-    table += absl::StrFormat(
-        "| `%s` | %s | %s | %s | %s | %s | %s | %.3f | %s |\n", name,
-        r.initial_segments == 0 ? std::string("nothing")
-                                : absl::StrFormat("%d segments, %d blocks, %s", r.initial_segments, r.initial_blocks,
-                                                  HumanBytes(r.initial_bytes)),
-        Grouped(r.allocations), share(r.addresses_equal, r.addresses_compared),
-        share(r.segments_equal, r.segments_compared), HumanBytes(r.peak_live_bytes), HumanBytes(r.peak_reserved_bytes),
-        static_cast<double>(r.peak_reserved_bytes) / static_cast<double>(std::max<uint64_t>(1, r.peak_live_bytes)),
-        Placement(*input));
+    table += absl::StrFormat("| `%s` | %s | %s | %s | %s | %s | %s | %.3f | %s |\n", name,
+                             r.initial_segments == 0 ? std::string("nothing")
+                                                     : absl::StrFormat("%d segments, %d blocks, %s", r.initial_segments,
+                                                                       r.initial_blocks, HumanBytes(r.initial_bytes)),
+                             Grouped(r.allocations), share(r.addresses_equal, r.addresses_compared),
+                             share(r.segments_equal, r.segments_compared), HumanBytes(r.peak_live_bytes),
+                             HumanBytes(r.peak_reserved_bytes), Ratio(r), Placement(*input));
     const std::string reason = !r.first_difference.empty() ? Cat("first difference: ", r.first_difference)
                                : r.not_compared.empty()    ? ""
                                                            : Cat("not compared: ", r.not_compared);
     if (!reason.empty()) reasons += Cat("- `", name, "`: ", reason, ".\n");
+    if (r.allocations != 0) policies += PolicyRow(name, *input);
+  }
+  for (const char* folder : {"traces", "cases"}) {
+    for (const fs::path& path : Files(folder)) {
+      const auto input = EventInput::Open(path.string());
+      ASSERT_TRUE(input.ok()) << input.status();
+      policies += PolicyRow(NameOf(path), *input);
+    }
   }
   CompareFile(std::string(VRAMLEDGER_RESULTS) + "/replay.md",
               Cat("# Replay of public snapshots\n\n"
@@ -128,7 +160,13 @@ TEST(Replay, EverySnapshotComesOutTheSame) {
                   "that state was put back first; the sizes of "
                   "blocks that were freed later, which a snapshot does not keep, follow from what was handed out "
                   "behind them.\n\n",
-                  table, reasons.empty() ? "" : Cat("\n", reasons)));
+                  table, reasons.empty() ? "" : Cat("\n", reasons),
+                  "\n## The two policies\n\nThe same requests under each (blocks that were in place at the start are "
+                  "requested first), on a device with room; "
+                  "the cases on the device that they name. In brackets: reserved / live, at their peaks. Memory under "
+                  "`vmm` comes in granules of 2 MiB, which is "
+                  "what is left where little is live.\n\n",
+                  policies));
 }
 
 }  // namespace

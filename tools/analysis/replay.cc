@@ -83,6 +83,7 @@ class Player {
     report_.format = history.format;
     report_.notes = history.notes;
     const AllocatorSettings recorded = RecordedSettings(metadata_, &report_.notes);
+    recorded_vmm_ = recorded.policy == AllocatorSettings::Policy::kVmm;
     report_.settings = question.settings.value_or(recorded);
     report_.settings.policy = question.policy.value_or(recorded.policy);
     report_.settings.equal_size_order = equal_order;
@@ -104,7 +105,12 @@ class Player {
 
   ReplayReport Run() {
     Begin();
-    for (size_t i = 0; i < history_.events.size() && !report_.out_of_memory; ++i) Play(i);
+    size_t half = 0;
+    for (size_t i = 0; i < history_.events.size() && !report_.out_of_memory; ++i) {
+      if (i == history_.events.size() / 2) half = observer_.events.size();
+      Play(i);
+    }
+    report_.late_segment_events = observer_.events.size() - half;
     if (compare_) CompareSegments();
     report_.segment_events = observer_.events.size();
     report_.statistics = allocator_->GetStatistics(0);
@@ -222,7 +228,8 @@ class Player {
       allocator_->Free(it->second);
     }
     OutOfMemoryInfo info;
-    const AllocationResult got = allocator_->Allocate(0, e.stream, e.bytes, TagOf(e), &info);
+    const AllocationResult got =
+        allocator_->Allocate(0, e.stream, e.bytes, BlockTag(), &info, static_cast<uint8_t>(e.phase));
     ++report_.allocations;
     if (got.status == AllocationStatus::kOutOfMemory) {
       report_.out_of_memory =
@@ -239,8 +246,6 @@ class Player {
       Note(absl::StrFormat("event %d: %s, here at %p", e.sequence, Text(e.kind, e.address, e.bytes), got.address));
     }
   }
-
-  BlockTag TagOf(const ReplayEvent&) const { return BlockTag(); }
 
   void RequestFree(uint64_t address) {
     const auto it = ours_.find(address);
@@ -301,6 +306,13 @@ class Player {
         (history_.events[i - 1].kind == ReplayEvent::kGive || history_.events[i - 1].kind == ReplayEvent::kUnmap))
       return;
     if (report_.settings.garbage_collection_threshold != 0) return;
+    if (recorded_vmm_) {  // moves memory for requests all the time; for the program, at no request
+      size_t k = i;
+      while (k < history_.events.size() && history_.events[k].is_segment()) ++k;
+      if (k < history_.events.size() &&
+          (history_.events[k].kind == ReplayEvent::kAlloc || history_.events[k].kind == ReplayEvent::kOutOfMemory))
+        return;
+    }
     DeviceMemoryInfo info;
     device_->MemoryInfo(0, &info);
     for (size_t k = i; k < history_.events.size() && !history_.events[k].is_request(); ++k) {
@@ -338,6 +350,7 @@ class Player {
   const ReplayHistory& history_;
   const Metadata metadata_;
   ReplayReport report_;
+  bool recorded_vmm_ = false;
   bool compare_ = false;
   SegmentObserver observer_;
   size_t first_event_ = 0;

@@ -60,7 +60,8 @@ struct ReplayReport {
   uint64_t peak_allocated_bytes = 0;  // blocks in use
   uint64_t peak_reserved_bytes = 0;
   uint64_t recorded_peak_reserved_bytes = 0;
-  uint64_t segment_events = 0;  // of the replay
+  uint64_t segment_events = 0;       // of the replay: taken, given back, mapped, unmapped
+  uint64_t late_segment_events = 0;  // those of the second half of the allocations
   // The first request that was served in the recording and cannot be served here; the replay ends at it.
   std::optional<ReplayOutOfMemory> out_of_memory;
   // Requests that failed in the recording, and how many of them are served here.

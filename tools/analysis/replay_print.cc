@@ -49,7 +49,8 @@ nlohmann::ordered_json ReplayJson(const ReplayReport& r) {
                               {"peak_reserved_bytes", r.peak_reserved_bytes},
                               {"recorded_peak_reserved_bytes", r.recorded_peak_reserved_bytes},
                               {"reserved_over_live", Ratio(r)},
-                              {"segment_events", r.segment_events}};
+                              {"segment_events", r.segment_events},
+                              {"late_segment_events", r.late_segment_events}};
   j["out_of_memory"] = nullptr;
   if (r.out_of_memory) {
     const ReplayOutOfMemory& o = *r.out_of_memory;

@@ -1,0 +1,130 @@
+// Reported cases of fragmentation (tests/data/cases) under both policies, and the promise of vmm on real recordings.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tools/analysis/replay.h"
+
+namespace vramledger {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+using Policy = AllocatorSettings::Policy;
+
+ReplayReport Played(const std::string& path, Policy policy, const std::string& settings = "", uint64_t capacity = 0) {
+  const auto input = EventInput::Open(path);
+  EXPECT_TRUE(input.ok()) << input.status();
+  if (!input.ok()) return ReplayReport();
+  ReplayQuestion question;
+  question.policy = policy;
+  if (!settings.empty()) question.settings = *AllocatorSettings::Parse(settings);
+  if (capacity != 0) question.capacity_bytes = capacity;
+  const auto report = Replay(*input, question);
+  EXPECT_TRUE(report.ok()) << report.status();
+  return report.ok() ? *report : ReplayReport();
+}
+
+std::string Case(const std::string& name) {
+  return std::string(VRAMLEDGER_TEST_DATA) + "/cases/" + name + ".events";
+}
+
+TEST(ReplayCases, LargeThenSmall) {
+  const ReplayReport native = Played(Case("large_then_small"), Policy::kNative);
+  ASSERT_TRUE(native.out_of_memory.has_value());
+  EXPECT_EQ(native.out_of_memory->info.requested_bytes, 11643387904u);
+  EXPECT_EQ(native.out_of_memory->info.allocated_bytes / kMiB, 477u);  // 477.8
+  EXPECT_EQ(native.out_of_memory->info.reserved_bytes, 11104 * kMiB);
+  EXPECT_EQ(native.out_of_memory->allocation, 34u);
+  EXPECT_FALSE(Played(Case("small_then_large"), Policy::kNative).out_of_memory.has_value());
+
+  const ReplayReport vmm = Played(Case("large_then_small"), Policy::kVmm);
+  EXPECT_FALSE(vmm.out_of_memory.has_value());
+  EXPECT_LE(vmm.peak_reserved_bytes, vmm.peak_live_bytes * 101 / 100);
+}
+
+TEST(ReplayCases, TemporaryThenKept) {
+  const ReplayReport native = Played(Case("temporary_then_kept"), Policy::kNative);
+  EXPECT_EQ(native.statistics.allocated_bytes[kAllPools].current, static_cast<int64_t>(9720 * kMiB));
+  EXPECT_EQ(native.peak_reserved_bytes, 19080 * kMiB);
+  EXPECT_EQ(Played(Case("temporary_then_kept"), Policy::kNative, "max_split_size_mb:20").peak_reserved_bytes,
+            10250 * kMiB);
+  EXPECT_TRUE(Played(Case("temporary_then_kept"), Policy::kNative, "", 10240 * kMiB).out_of_memory.has_value());
+
+  const ReplayReport vmm = Played(Case("temporary_then_kept"), Policy::kVmm, "", 10240 * kMiB);
+  EXPECT_FALSE(vmm.out_of_memory.has_value());
+  EXPECT_LE(vmm.peak_reserved_bytes, 10080 * kMiB);  // 9,980 live at most
+}
+
+TEST(ReplayCases, SideStream) {
+  const ReplayReport native = Played(Case("side_stream"), Policy::kNative);
+  EXPECT_EQ(native.peak_live_bytes, 30720 * kMiB);
+  EXPECT_EQ(native.peak_reserved_bytes, 51200 * kMiB);
+
+  const ReplayReport vmm = Played(Case("side_stream"), Policy::kVmm, "", 30720 * kMiB);
+  EXPECT_FALSE(vmm.out_of_memory.has_value());
+  EXPECT_EQ(vmm.peak_reserved_bytes, 30720 * kMiB);
+}
+
+TEST(ReplayCases, Growing) {
+  const ReplayReport native = Played(Case("growing"), Policy::kNative);
+  EXPECT_EQ(native.peak_live_bytes / kMiB, 38u);
+  EXPECT_EQ(native.peak_reserved_bytes, 180 * kMiB);
+  EXPECT_EQ(Played(Case("shrinking"), Policy::kNative).peak_reserved_bytes, 40 * kMiB);
+
+  const ReplayReport vmm = Played(Case("growing"), Policy::kVmm, "", 40 * kMiB);
+  EXPECT_FALSE(vmm.out_of_memory.has_value());
+  EXPECT_LE(vmm.peak_reserved_bytes, 40 * kMiB);
+}
+
+// With the bytes that are live at the peak and one per cent, every training recording goes through.
+std::string PathOf(const std::string& name) {
+  return std::string(VRAMLEDGER_TEST_DATA) +
+         (name.find("_b") != std::string::npos && name.find("fwd_bwd") == std::string::npos
+              ? "/traces/" + name + ".vlt"
+              : "/snapshots/" + name + ".pickle.gz");
+}
+
+class TrainingUnderVmm : public testing::TestWithParam<const char*> {};
+
+TEST_P(TrainingUnderVmm, ReservesNoMoreThanOnePercentAboveWhatIsLive) {
+  const std::string path = PathOf(GetParam());
+  const ReplayReport vmm = Played(path, Policy::kVmm);
+  EXPECT_FALSE(vmm.out_of_memory.has_value());
+  EXPECT_LE(vmm.peak_reserved_bytes, vmm.peak_live_bytes * 101 / 100);
+  EXPECT_FALSE(Played(path, Policy::kVmm, "", vmm.peak_live_bytes * 101 / 100 + vmm.used_elsewhere_bytes)
+                   .out_of_memory.has_value());
+  EXPECT_GT(Played(path, Policy::kNative).peak_reserved_bytes, vmm.peak_reserved_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(ReplayCases, TrainingUnderVmm,
+                         testing::Values("attention_fwd_bwd", "lm_fullstep", "lm_train_torchcompile",
+                                         "lm_train_windows", "medium_ctx1024_training", "medium_ctx128_training",
+                                         "medium_ctx256_training", "opt_zeroth_order", "bert_b32", "resnet50_b32"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           return name;
+                         });
+
+// 357 MiB are live: one per cent is less than two granules of 2 MiB.
+TEST(ReplayCases, DcganKeepsToAFewGranules) {
+  const ReplayReport vmm = Played(PathOf("dcgan_b128"), Policy::kVmm);
+  EXPECT_LE(vmm.peak_reserved_bytes, vmm.peak_live_bytes + 10 * kMiB);
+  EXPECT_GT(Played(PathOf("dcgan_b128"), Policy::kNative).peak_reserved_bytes, vmm.peak_live_bytes * 12 / 10);
+}
+
+TEST(ReplayCases, OurOwnTracesComeOutTheSame) {
+  for (const char* name : {"bert_b32", "resnet50_b32", "dcgan_b128"}) {
+    const auto input = EventInput::Open(PathOf(name));
+    ASSERT_TRUE(input.ok()) << input.status();
+    const auto r = Replay(*input, {});
+    ASSERT_TRUE(r.ok()) << r.status();
+    EXPECT_TRUE(r->as_recorded);
+    EXPECT_EQ(r->first_difference, "") << name;
+    EXPECT_EQ(r->addresses_equal, r->allocations) << name;
+    EXPECT_EQ(r->segments_equal, r->segments_compared) << name;
+    EXPECT_GT(r->segments_compared, 10u) << name;
+  }
+}
+
+}  // namespace
+}  // namespace vramledger
