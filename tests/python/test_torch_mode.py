@@ -36,3 +36,66 @@ def test_memory_interfaces_answer_as_with_the_native_allocator(bench, settings):
         assert answers["torch"][name] == native, name
         # PyTorch does not lend parts of expandable segments.
         assert not isinstance(native, str) or (name == "lending_pool" and settings), f"{name}: {native}"
+
+
+def test_an_error_names_where_the_bytes_are(bench):
+    done = bench.dryrun("""
+    import torch, vramledger
+    vramledger.install(mode="torch", trace="t.vlt")
+    model = torch.nn.Linear(4096, 4096).cuda()
+    try:
+        torch.empty(200 << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        print("TEXT", error)
+    print("RETRIES", torch.cuda.memory_stats()["num_ooms"])
+    """)
+    assert "TEXT CUDA out of memory. Tried to allocate 200.00 GiB" in done.stdout
+    assert "largest hole" in done.stdout and "In use by category: parameter" in done.stdout
+    assert "RETRIES 1" in done.stdout
+
+
+def test_distributed_training_on_one_rank(bench):
+    done = bench.dryrun("""
+    import os, torch, torch.distributed as dist, vramledger
+    from torch.distributed.fsdp import fully_shard
+    vramledger.install(mode="torch", trace="t.vlt")
+    torch.cuda.set_device(0)
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://" + os.path.abspath("meet"))
+    def train(model):
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(8, 256, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    layers = lambda: torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(3)]).cuda()
+    train(torch.nn.parallel.DistributedDataParallel(layers(), gradient_as_bucket_view=True))
+    sharded = layers()
+    for layer in sharded:
+        fully_shard(layer)
+    fully_shard(sharded)
+    train(sharded)
+    dist.destroy_process_group()
+    print("TRAINED")
+    """)
+    assert "TRAINED" in done.stdout
+    bench.tool("check", bench.folder / "t.vlt")
+
+
+def test_compiled_models_with_and_without_graphs(bench):
+    done = bench.dryrun("""
+    import torch, vramledger
+    vramledger.install(mode="torch", trace="t.vlt")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for mode in ("default", "reduce-overhead"):
+        compiled = torch.compile(model, mode=mode)
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            compiled(torch.randn(8, 64, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch._dynamo.reset()
+    print("POOLS", len({tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()}))
+    """)
+    assert "POOLS 2" in done.stdout
+    bench.tool("check", bench.folder / "t.vlt")

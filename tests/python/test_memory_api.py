@@ -1,0 +1,45 @@
+"""Every public function of PyTorch's memory interfaces under the three modes, as a table: tests/results/torch_api.md."""
+
+import json
+from pathlib import Path
+
+from conftest import ROOT
+
+SCRIPT = Path(__file__).with_name("memory_api.py")
+MODES = ("plugin", "torch", "observe")
+
+# What PyTorch refuses, or this machine has no means for, with its own allocator just as well.
+REFUSED_ANYHOW = {"torch.cuda.memory.change_current_allocator", "torch.cuda.memory.list_gpu_processes"}
+# What it refuses an allocator that comes through the plug-in interface.
+REFUSED_TO_PLUGINS = {
+    "torch.cuda.memory.MemPool", "torch.cuda.memory.use_mem_pool", "torch.cuda.memory.get_per_process_memory_fraction", "torch.cuda.memory.memory_snapshot",
+    "torch.cuda.memory.memory_stats", "torch.cuda.memory.memory_stats_as_nested_dict", "torch.cuda.memory.memory_summary",
+    "torch.cuda.memory.memory_allocated", "torch.cuda.memory.max_memory_allocated", "torch.cuda.memory.memory_reserved",
+    "torch.cuda.memory.max_memory_reserved", "torch.cuda.memory.memory_cached", "torch.cuda.memory.max_memory_cached",
+    "torch.cuda.memory.reset_accumulated_memory_stats", "torch.cuda.memory.reset_peak_memory_stats", "torch.cuda.memory.reset_max_memory_allocated",
+    "torch.cuda.memory.reset_max_memory_cached", "torch.cuda.memory._record_memory_history, _dump_snapshot",
+}
+
+
+def test_the_table_of_memory_functions(bench):
+    answers = {}
+    for mode in MODES:
+        out = bench.folder / f"{mode}.json"
+        bench.dryrun(SCRIPT, mode, out)
+        answers[mode] = json.loads(out.read_text())
+
+    rows = ["| function | " + " | ".join(MODES) + " |", "|---" * 4 + "|"]
+    for name in answers["torch"]:
+        cells = [answers[mode][name].replace("|", "\\|").replace(str(ROOT), ".") for mode in MODES]
+        rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    text = ("# PyTorch's memory functions under vramledger\n\nMade by `tests/python/test_memory_api.py`, on the virtual device. Each function is called once; what does "
+            "not work shows its refusal.\n`list_gpu_processes` needs NVIDIA's management library. A change of the allocator is refused once there is one in use.\n\n"
+            + "\n".join(rows) + "\n")
+    (ROOT / "tests" / "results" / "torch_api.md").write_text(text)
+
+    for mode in ("torch", "observe"):
+        refused = {name for name, answer in answers[mode].items() if answer != "works"}
+        assert refused <= REFUSED_ANYHOW, mode
+    # torch.accelerator asks PyTorch's registry of allocators, which knows nothing of plug-ins.
+    refused = {name for name, answer in answers["plugin"].items() if answer != "works" and not name.startswith("torch.accelerator")}
+    assert refused <= REFUSED_ANYHOW | REFUSED_TO_PLUGINS
