@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import BUILD
 
 MODELS = Path(__file__).with_name("equal_models.py")
 BEHAVIOUR = Path(__file__).with_name("same_behaviour.py")
@@ -99,3 +100,18 @@ def test_compiled_models_with_and_without_graphs(bench):
     """)
     assert "POOLS 2" in done.stdout
     bench.tool("check", bench.folder / "t.vlt")
+
+
+def test_a_cpp_program_on_libtorch(bench):
+    bench.run(["cmake", "--build", BUILD, "--target", "libtorch_train"], timeout=600)
+    trace = bench.folder / "cpp.vlt"
+    done = bench.tool("dryrun", "--allocator", "native", "--", BUILD / "bin" / "libtorch_train", trace)
+    assert "trained 3 steps" in done.stdout
+    report = bench.json("report", trace)
+    categories = report["peak"]["categories"]
+    parameters = 4 * (1024 * 4096 * 2 + 4096 + 1024)
+    assert categories["parameter"]["requested_bytes"] == parameters
+    assert categories["gradient"]["requested_bytes"] == parameters
+    assert categories["optimizer_state"]["requested_bytes"] == 2 * parameters
+    assert {"load", "forward", "backward", "optimizer"} <= set(report["phase_peaks"])
+    assert len(report["steps"]) == 3
