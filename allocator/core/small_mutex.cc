@@ -33,12 +33,17 @@ void SmallMutex::LockSlow() {
     if (held_.load(std::memory_order_relaxed) == 0 && TryLock()) return;
   }
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  while (!TryLock()) syscall(SYS_futex, Word(&held_), FUTEX_WAIT_PRIVATE, 1, &kNap, nullptr, 0);
+  while (!TryLock()) {
+    syscall(SYS_futex, Word(&held_), FUTEX_WAIT_PRIVATE, 1, &kNap, nullptr, 0);
+    waking_.store(0, std::memory_order_relaxed);
+  }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void SmallMutex::Wake() {
-  syscall(SYS_futex, Word(&held_), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  if (waking_.load(std::memory_order_relaxed) != 0 || waking_.exchange(1, std::memory_order_relaxed) != 0) return;
+  if (syscall(SYS_futex, Word(&held_), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0) <= 0)
+    waking_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace vramledger

@@ -35,6 +35,7 @@ class SmallMutex {
 
   std::atomic<uint32_t> held_{0};
   std::atomic<uint32_t> sleepers_{0};
+  std::atomic<uint32_t> waking_{0};  // one was woken and has not looked yet: no need to wake another
 };
 
 class SmallMutexLock {
