@@ -68,6 +68,10 @@ class BlockTable {
       }
       case RecordKind::kPhase:
         marks_.Enter(e.phase, clock_);
+        if (e.phase == Phase::kOptimizer && e.a != 0) marks_.ExpectSteps();
+        break;
+      case RecordKind::kStep:
+        marks_.Step(clock_);
         break;
       case RecordKind::kName:
         Name(e);

@@ -165,7 +165,7 @@ void PhaseMarks::Fill(uint64_t birth, BlockFacts* facts) const {
   facts->alive_at_backward_start = last_backward_start_ > birth || last_recompute_end_ > birth;
   facts->alive_at_later_backward = previous_backward_start_ > birth;
   facts->alive_after_backward = last_backward_end_ > birth;
-  facts->alive_after_optimizer = last_optimizer_end_ > birth;
+  facts->alive_after_optimizer = (steps_expected_ ? last_step_ : last_optimizer_end_) > birth;
 }
 
 }  // namespace vramledger

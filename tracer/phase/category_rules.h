@@ -26,7 +26,7 @@ struct BlockFacts {
   bool alive_at_backward_start = false;    // alive when a backward phase began after its birth
   bool alive_at_later_backward = false;    // alive when a second backward phase began after its birth
   bool alive_after_backward = false;       // alive when a backward that began before or after its birth ended
-  bool alive_after_optimizer = false;      // alive when an optimizer phase ended after its birth
+  bool alive_after_optimizer = false;      // alive when an optimizer's step ended after its birth
   bool alive_at_end = false;               // never freed
 };
 
@@ -49,6 +49,10 @@ class PhaseMarks {
   // unknown) change nothing; recompute inside a backward belongs to that backward.
   void Enter(Phase phase, uint64_t sequence);
 
+  // An optimizer's step is announced by name, and its end will be by Step(): what a closure inside it does is no end.
+  void ExpectSteps() { steps_expected_ = true; }
+  void Step(uint64_t sequence) { last_step_ = sequence; }
+
   Phase current() const { return current_; }
   uint64_t backwards() const { return backwards_; }  // how many have begun
   uint64_t forwards() const { return forwards_; }
@@ -68,6 +72,8 @@ class PhaseMarks {
   uint64_t first_backward_end_ = 0;
   uint64_t last_backward_end_ = 0;
   uint64_t last_optimizer_end_ = 0;
+  bool steps_expected_ = false;
+  uint64_t last_step_ = 0;
 };
 
 }  // namespace vramledger

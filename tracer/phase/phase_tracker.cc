@@ -1,5 +1,6 @@
 #include "tracer/phase/phase_tracker.h"
 
+#include "tracer/format/fast_tls.h"
 #include "tracer/format/record.h"
 
 namespace vramledger {
@@ -9,6 +10,7 @@ struct Scope {
   Phase phase;
   uint32_t name;
   size_t module_depth;  // at its begin
+  bool while_loading;   // it began before the first forward
   bool forward_inside = false;  // an optimizer's closure has begun a forward, whose backward has not come yet
 };
 
@@ -26,7 +28,7 @@ std::atomic<ThreadState*> all_threads{nullptr};
 
 ThreadState& State() {
   // Leaked: frees arrive on threads whose thread-locals are already gone.
-  static thread_local ThreadState* state = nullptr;
+  static VRAMLEDGER_FAST_TLS ThreadState* state = nullptr;
   if (state == nullptr) {
     state = new ThreadState();
     const uint32_t n = next_thread.fetch_add(1, std::memory_order_relaxed);
@@ -107,8 +109,12 @@ Phase PhaseTracker::Decide(const SignalReading& signals) {
     if (scope.phase != Phase::kOptimizer) return scope.phase;
     if (scope.forward_inside && IsBackward(now)) scope.forward_inside = false;
     if (graph_grew) scope.forward_inside = true;
-    Change(scope.forward_inside ? Phase::kForward : scope.phase, scope.name);
-    return scope.forward_inside ? Phase::kForward : scope.phase;
+    if (scope.forward_inside) {
+      Change(Phase::kForward);
+      return Phase::kForward;
+    }
+    Change(scope.phase, scope.name);
+    return scope.phase;
   }
   uint32_t nobody = UINT32_MAX;
   main_thread_.compare_exchange_strong(nobody, t.number, std::memory_order_relaxed);
@@ -140,7 +146,7 @@ PhaseTracker::Reading PhaseTracker::OnAllocation() {
 void PhaseTracker::BeginScope(Phase phase, uint32_t name) {
   ThreadState& t = State();
   if (!t.scopes.empty()) t.scopes.back().forward_inside = false;
-  t.scopes.push_back({phase, name, t.modules.size()});
+  t.scopes.push_back({phase, name, t.modules.size(), program_phase() == Phase::kLoad});
   if (phase != Phase::kUnknown && t.modules.empty()) Change(phase, name);
 }
 
@@ -150,7 +156,7 @@ void PhaseTracker::EndScope() {
   const Scope scope = t.scopes.back();
   t.scopes.pop_back();
   if (scope.phase == Phase::kUnknown || !t.modules.empty()) return;
-  Phase outer = Phase::kIdle;
+  Phase outer = scope.while_loading ? Phase::kLoad : Phase::kIdle;
   for (size_t i = t.scopes.size(); i > 0; --i) {
     if (t.scopes[i - 1].phase != Phase::kUnknown) {
       outer = t.scopes[i - 1].phase;
