@@ -11,27 +11,66 @@ _MAX_PARAMETERS = 2000
 _local_state = threading.local()
 
 
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def _inside(module):
+    """The module in a wrapper of torch.compile or of data parallelism, with the part of a path that the wrapper adds."""
+    inner = getattr(module, "_orig_mod", None)
+    if isinstance(inner, torch.nn.Module):
+        return inner, ""
+    if isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+        return module.module, "module."
+    return None, ""
+
+
+def unwrapped(module):
+    """The model itself, out of its wrappers."""
+    while (inner := _inside(module)[0]) is not None:
+        module = inner
+    return module
+
+
+def plain_path(root, path):
+    """A path from a root without its wrappers' parts, as the script would write it."""
+    path += "."
+    for part in _WRAPPERS:
+        path = path.replace(part, "")
+    inner, part = _inside(root)
+    while inner is not None:
+        path = path.removeprefix(part)
+        inner, part = _inside(inner)
+    return path[:-1]
+
+
 class RootDescription:
     """One model: names and sizes at once, shapes of its layers from its first training forward."""
 
-    def __init__(self, root, name):
+    def __init__(self, root, name, described=()):
+        """`described`: ids of parameters that another model has already."""
         self.name = name
-        self.kind = type(root).__name__
+        self.kind = type(unwrapped(root)).__name__
         self.complete = False
         self.batch_size = None
         self.layers = []
-        self._paths = {id(module): path for path, module in root.named_modules()}
+        self._paths = {id(module): plain_path(root, path) for path, module in root.named_modules()}
+        self.measure(root, described)
+        config = getattr(unwrapped(root), "config", None)
+        self.config = _plain(config.to_dict()) if hasattr(config, "to_dict") else None
+
+    def measure(self, root, described=()):
+        self.lazy = any(torch.nn.parameter.is_lazy(t) for t in (*root.parameters(), *root.buffers()))
         self.parameters = [
-            {"name": path, "numel": p.numel(), "element_bytes": p.element_size(), "dtype": str(p.dtype).removeprefix("torch."),
+            {"name": plain_path(root, path), "numel": p.numel(), "element_bytes": p.element_size(), "dtype": str(p.dtype).removeprefix("torch."),
              "trainable": p.requires_grad}
             for path, p in root.named_parameters()
+            if id(p) not in described and not torch.nn.parameter.is_lazy(p)
         ]
         self.buffers = [
-            {"name": path, "numel": b.numel(), "element_bytes": b.element_size(), "dtype": str(b.dtype).removeprefix("torch.")}
+            {"name": plain_path(root, path), "numel": b.numel(), "element_bytes": b.element_size(), "dtype": str(b.dtype).removeprefix("torch.")}
             for path, b in root.named_buffers()
+            if not torch.nn.parameter.is_lazy(b)
         ]
-        config = getattr(root, "config", None)
-        self.config = _plain(config.to_dict()) if hasattr(config, "to_dict") else None
 
     def see(self, module, args, output):
         if self.batch_size is None and (shape := _first_shape(args)):

@@ -3,14 +3,16 @@
 Nothing here needs a call from the training script. All names are found by walking modules and optimizers.
 """
 
-import functools
+import gc
 import sys
+import traceback
+import warnings
 import weakref
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _describe
+from . import _describe, _wraps
 from ._library import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, PHASES
 
 # Optimizer states are walked at the first steps, when they appear, and then now and again for optimizers that replace them.
@@ -19,7 +21,8 @@ _STATE_WALK_EVERY = 100
 
 
 class Hooks:
-    """One per process. Thread rule: hooks run on whichever thread runs the module or optimizer."""
+    """One per process. Thread rule: hooks run on whichever thread runs the module or optimizer. No hook raises: training goes on
+    with fewer names."""
 
     def __init__(self, library):
         self.library = library
@@ -32,6 +35,7 @@ class Hooks:
         self._models = []
         self._optimizer_metadata = []
         self._handles = []
+        self._complained = False
 
     def attach(self):
         module = torch.nn.modules.module
@@ -42,22 +46,33 @@ class Hooks:
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        for owner in (Optimizer, torch.nn.Module):
-            _wrap_zero_grad(owner, self.library)
+        _wraps.wrap_all(self)
+        # Ours return at once inside compiled code, so that firing for the wrapper too does no harm.
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
         self.library.hooks_active(1)
+
+    def _complain(self):
+        if not self._complained:
+            self._complained = True
+            print(f"vramledger: a hook failed, and some names will be missing:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
 
     # ---- modules ----
 
     def _before_forward(self, module, args):
         if torch.compiler.is_compiling():
             return
-        known = self._module_ids.get(id(module))
-        if known is None or known[0]() is not module:
-            known = self._meet_module(module)
         library = self.library
-        if library.module_depth() == 0:
-            self._enter_root(module, args)
-        library.enter_module(known[1], module.training)
+        name = 0
+        try:
+            known = self._module_ids.get(id(module))
+            if known is None or known[0]() is not module:
+                known = self._meet_module(module)
+            name = known[1]
+            if library.module_depth() == 0:
+                self._enter_root(module, args)
+        except Exception:
+            self._complain()
+        library.enter_module(name, module.training)
 
     def _after_forward(self, module, args, output):
         if torch.compiler.is_compiling():
@@ -66,10 +81,13 @@ class Hooks:
         library.exit_module()
         describing = _describe.current()
         if describing is not None:
-            describing.see(module, args, output)
-            if library.module_depth() == 0:
-                _describe.finish()
-                self._publish_models()
+            try:
+                describing.see(module, args, output)
+                if library.module_depth() == 0:
+                    _describe.finish()
+                    self._publish_models()
+            except Exception:
+                self._complain()
 
     def _meet_module(self, module):
         """A module not seen before: name it and all below it from here."""
@@ -97,37 +115,81 @@ class Hooks:
     def name_model(self, root, name=None):
         """Names the modules, parameters and buffers of a root module. Called at its first forward, or by attach()."""
         if name is None:
-            kind = type(root).__name__
+            kind = type(_describe.unwrapped(root)).__name__
             count = self._root_names[kind] = self._root_names.get(kind, 0) + 1
             name = kind if count == 1 else f"{kind}#{count}"
         library = self.library
         for path, module in root.named_modules():
+            path = _describe.plain_path(root, path)
             full = f"{name}.{path}" if path else name
             self._module_ids[id(module)] = (weakref.ref(module), library.intern(full))
-        description = _describe.RootDescription(root, name)
+        description = _describe.RootDescription(root, name, self._described())
         self._roots[id(root)] = (weakref.ref(root), description)
         # A loss function called on its own is a root too, but no model.
         if description.parameters or description.buffers:
-            self._models.append(description)
+            self._models.append((description, weakref.ref(root)))
             self.name_tensors(root, name)
             self._publish_models()
+
+    def _described(self):
+        return {id(p) for _, reference in self._models if (model := reference()) is not None for p in model.parameters()}
 
     def name_tensors(self, root, name):
         """Tells what the storages of the parameters and buffers hold. Cheap enough to be repeated after a move to the device."""
         for path, parameter in root.named_parameters():
-            self._parameter_names[id(parameter)] = (weakref.ref(parameter), f"{name}.{path}")
-            self._name_tensor(parameter, PARAMETER, f"{name}.{path}")
+            full = f"{name}.{_describe.plain_path(root, path)}"
+            self._parameter_names[id(parameter)] = (weakref.ref(parameter), full)
+            self._name_tensor(parameter, PARAMETER, full)
         for path, buffer in root.named_buffers():
-            self._name_tensor(buffer, BUFFER, f"{name}.{path}")
+            self._name_tensor(buffer, BUFFER, f"{name}.{_describe.plain_path(root, path)}")
+
+    def inputs_moved(self, _, inputs):
+        """A wrapper has put its arguments on the device."""
+        try:
+            self._name_inputs(inputs)
+        except Exception:
+            self._complain()
+
+    def named_again(self, owner, _):
+        """A module or an optimizer whose tensors may have other storages now."""
+        try:
+            if not isinstance(owner, torch.nn.Module):
+                if id(owner) in self._optimizers:
+                    self._name_states(owner)
+            elif id(owner) in self._module_ids:
+                self._name_roots()
+        except Exception:
+            self._complain()
+
+    def _name_roots(self):
+        for reference, description in list(self._roots.values()):
+            if (root := reference()) is not None:
+                self.name_tensors(root, description.name)
+                if description.lazy:
+                    # Met before its first forward had made its parameters.
+                    self._models = [m for m in self._models if m[0] is not description]
+                    description.measure(root, self._described())
+                    self._models.append((description, reference))
+                    self._publish_models()
+
+    def _find_models_never_called(self):
+        """Averaged copies of a model, teachers that were not asked yet."""
+        modules = [o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module)]
+        unknown = [m for m in modules if (known := self._module_ids.get(id(m))) is None or known[0]() is not m]
+        inside = {id(child) for m in unknown for child in m.children()}
+        for module in unknown:
+            if id(module) not in inside and any(p.is_cuda for p in module.parameters()):
+                self.name_model(module)
 
     def _name_tensor(self, tensor, role, name):
-        tensor = _local(tensor)
-        if not tensor.is_cuda:
-            return
-        storage = tensor.untyped_storage()
-        pointer = storage.data_ptr()
-        if pointer:
-            self.library.name(pointer, role, self.library.intern(name), storage.nbytes())
+        name_id = None
+        for part in _parts(tensor):
+            if part.is_cuda:
+                storage = part.untyped_storage()
+                pointer = storage.data_ptr()
+                if pointer:
+                    name_id = name_id or self.library.intern(name)
+                    self.library.name(pointer, role, name_id, storage.nbytes())
 
     def _name_inputs(self, value, depth=0):
         if isinstance(value, torch.Tensor):
@@ -143,44 +205,57 @@ class Hooks:
                 self._name_inputs(item, depth + 1)
 
     def _publish_models(self):
-        models = [description.to_json() for description in self._models]
-        self.library.metadata({"models": models, **_describe.common(self._models)})
+        # A model that is gone (of an earlier round of the program) has no part in what is there now.
+        self._models = [(description, reference) for description, reference in self._models if reference() is not None]
+        descriptions = [description for description, _ in self._models]
+        self.library.metadata({"models": [d.to_json() for d in descriptions], **_describe.common(descriptions)})
 
     # ---- optimizers ----
 
     def _before_step(self, optimizer, args, kwargs):
         if torch.compiler.is_compiling():
             return
-        names = self._meet_optimizer(optimizer)
-        for reference, name_id in names.parameters(optimizer, self):
-            parameter = reference()
-            gradient = parameter.grad if parameter is not None else None
-            if gradient is not None:
-                gradient = _local(gradient)
-                if gradient.is_cuda:
-                    storage = gradient.untyped_storage()
-                    self.library.name(storage.data_ptr(), GRADIENT, name_id, storage.nbytes())
-        self.library.begin_scope(PHASES["optimizer"], names.id)
+        name_id = 0
+        try:
+            names = self._meet_optimizer(optimizer)
+            name_id = names.id
+            for reference, gradient_id in names.parameters(optimizer, self):
+                parameter = reference()
+                gradient = parameter.grad if parameter is not None else None
+                if gradient is not None:
+                    for part in _parts(gradient):
+                        if part.is_cuda:
+                            storage = part.untyped_storage()
+                            self.library.name(storage.data_ptr(), GRADIENT, gradient_id, storage.nbytes())
+        except Exception:
+            self._complain()
+        self.library.begin_scope(PHASES["optimizer"], name_id)
 
     def _after_step(self, optimizer, args, kwargs):
         if torch.compiler.is_compiling():
             return
-        names = self._optimizers[id(optimizer)]
-        # Named while the phase lasts: what has a name is no temporary at its end.
-        if names.steps < _STATE_WALK_FIRST or names.steps % _STATE_WALK_EVERY == 0:
-            self._name_states(optimizer)
-        names.steps += 1
+        names = self._optimizers.get(id(optimizer))
+        try:
+            # Named while the phase lasts: what has a name is no temporary at its end.
+            if names.steps < _STATE_WALK_FIRST or names.steps % _STATE_WALK_EVERY == 0:
+                self._name_states(optimizer)
+            names.steps += 1
+            if names.steps == 1:
+                self._optimizer_metadata.append(_describe.optimizer(optimizer, names.name))
+                self.library.metadata({"optimizers": self._optimizer_metadata})
+                self._find_models_never_called()
+        except Exception:
+            self._complain()
         self.library.end_scope()
-        self.library.step_done(names.id)
-        if names.steps == 1:
-            self._optimizer_metadata.append(_describe.optimizer(optimizer, names.name))
-            self.library.metadata({"optimizers": self._optimizer_metadata})
+        self.library.step_done(names.id if names is not None else 0)
 
     def _meet_optimizer(self, optimizer):
         names = self._optimizers.get(id(optimizer))
         if names is None or names.reference() is not optimizer:
             kind = type(optimizer).__name__
             count = self._optimizer_names[kind] = self._optimizer_names.get(kind, 0) + 1
+            # What was moved, replaced or made lazily since the models were met.
+            self._name_roots()
             parameters = list(self._named_parameters(optimizer))
             # Where several train side by side (a GAN), whose step it is says more than its number.
             owners = {name.partition(".")[0] for _, name in parameters}
@@ -203,12 +278,16 @@ class Hooks:
     def _name_states(self, optimizer):
         names = {id(parameter): name for parameter, name in self._named_parameters(optimizer)}
         for parameter, state in optimizer.state.items():
-            if not isinstance(state, dict):
-                continue
-            owner = names.get(id(parameter), "state")
-            for key, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    self._name_tensor(value, OPTIMIZER_STATE, f"{owner}.{key}")
+            self._name_state(state, names.get(id(parameter), "state"))
+
+    def _name_state(self, value, name, depth=0):
+        if isinstance(value, torch.Tensor):
+            self._name_tensor(value, OPTIMIZER_STATE, name)
+        elif depth < 4:
+            # Some keep lists (LBFGS) or dictionaries inside.
+            pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+            for key, item in pairs:
+                self._name_state(item, f"{name}.{key}", depth + 1)
 
 
 class _OptimizerNames:
@@ -230,23 +309,21 @@ class _OptimizerNames:
         return self._parameters
 
 
-def _local(tensor):
-    """The part of a distributed tensor that lies on this device."""
-    local = getattr(tensor, "_local_tensor", None)
-    return local if isinstance(local, torch.Tensor) else tensor
+_strided = torch.strided
 
 
-def _wrap_zero_grad(owner, library):
-    original = owner.zero_grad
-
-    @functools.wraps(original)
-    def zero_grad(self, *args, **kwargs):
-        if torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
-        library.begin_scope(PHASES["zero_grad"], 0)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            library.end_scope()
-
-    owner.zero_grad = zero_grad
+def _parts(tensor):
+    """The tensors with storages of their own that make up a tensor: itself, as a rule."""
+    tensor = getattr(tensor, "_local_tensor", tensor)  # what of a distributed tensor lies on this device
+    if tensor.layout is _strided:
+        inner = getattr(tensor, "__tensor_flatten__", None)
+        if inner is None:
+            return (tensor,)
+        return [part for key in inner()[0] for part in _parts(getattr(tensor, key))]
+    if tensor.layout is torch.sparse_coo:
+        return (tensor._indices(), tensor._values())
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    return ()

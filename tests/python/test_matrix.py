@@ -1,0 +1,104 @@
+"""The training scripts of tests/matrix, three steps each: the ledger against a walk over the storages that the script itself holds.
+
+Writes tests/results/ledger.md (VRAMLEDGER_UPDATE_GOLDEN=1), which is compared otherwise.
+"""
+
+import json
+import os
+
+import pytest
+from conftest import ROOT
+
+MATRIX = ROOT / "tests" / "matrix" / "run.py"
+TABLE = ROOT / "tests" / "results" / "ledger.md"
+CATEGORIES = ("parameter", "gradient", "optimizer_state")
+HEADER = """# The ledger of each script of the matrix
+
+Made by `tests/python/test_matrix.py` on the virtual device (h100-80gb): tiny configurations, three steps each. Bytes as PyTorch requested them, at each
+category's own peak. Parameters, gradients and states equal, to the byte, a walk over the storages that the script holds. "Analytic" is what `reconcile`
+computes for the activations without looking at the trace, where it can.
+
+| script | options | parameters | gradients | optimizer states | buffers | activations | analytic | cast cache | communication | unexplained at the peak |
+|---|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(shared_bench):
+    """name -> what the script said, with its reconciliation and report."""
+    folder = shared_bench.folder / "matrix"
+    folder.mkdir()
+    # The scripts install vramledger themselves, each after a fork from one process that has imported PyTorch.
+    done = shared_bench.dryrun(MATRIX, folder, env={"PYTHONWARNINGS": "ignore"})
+    runs = {run["name"]: run for run in map(json.loads, done.stdout.splitlines())}
+    for run in runs.values():
+        if "error" not in run:
+            run["reconcile"] = shared_bench.json("reconcile", run["trace"])
+            run["report"] = shared_bench.json("report", run["trace"])
+            run["rows"] = {row["category"]: row for row in run["reconcile"]["rows"]}
+    return runs
+
+
+def requested(run, category):
+    return run["rows"].get(category, {}).get("requested_bytes", 0)
+
+
+def test_every_script_ran(runs):
+    assert not {name: run["error"] for name, run in runs.items() if "error" in run}
+    assert len(runs) >= 20
+
+
+def test_parameters_gradients_and_states_equal_the_walk(runs):
+    wrong = {}
+    for name, run in runs.items():
+        for category in CATEGORIES:
+            walked, traced = run["walked"][category], requested(run, category)
+            # While LBFGS replaces a vector, the old one is still there: no walk between steps can see both.
+            if traced != walked and not (name == "LBFGS" and category == "optimizer_state" and walked <= traced <= 1.5 * walked):
+                wrong[f"{name}, {category}"] = f"{walked:,} walked, {traced:,} traced"
+    assert not wrong, "\n".join(f"{what}: {how}" for what, how in wrong.items())
+
+
+def test_every_byte_at_the_peak_has_a_category(runs):
+    for name, run in runs.items():
+        peak = run["report"]["peak"]
+        unknown = peak["categories"]["unknown"]["rounded_bytes"]
+        assert unknown <= 0.01 * peak["rounded_bytes"], name
+        assert run["reconcile"]["unexplained_share"] < 0.01, name
+
+
+def test_models_are_called_by_their_own_names(runs):
+    assert [m["name"] for m in runs["two towers, DDP"]["report"]["models"]] == ["TwoTowers"]
+    assert [m["name"] for m in runs["compiled MLP"]["report"]["models"]] == ["Sequential"]
+    # Three models of before are gone; what two models share is counted once.
+    shared = {m["name"]: m["parameters"] for m in runs["shared layers"]["report"]["models"]}
+    assert list(shared.values()) == [64 * 128 + 128 + 128 * 8 + 8, 128 * 24 + 24]
+
+
+def test_lazy_models_are_described_once_they_have_shapes(runs):
+    assert [m["parameters"] for m in runs["moved and reloaded"]["report"]["models"]] == [64 * 128 + 128 + 128 * 16 + 16]
+
+
+def test_buckets_are_communication_unless_they_are_the_gradients(runs):
+    assert requested(runs["two towers, DDP"], "communication") >= runs["two towers, DDP"]["walked"]["gradient"]
+    # What DDP tells the other processes of the buckets' sizes.
+    assert requested(runs["two towers, DDP views"], "communication") < 1024
+    assert requested(runs["two towers"], "communication") == 0
+
+
+def test_a_gan_of_small_networks_gets_no_verdict(runs):
+    assert [v["id"] for v in runs["DCGAN"]["report"]["verdicts"]] == []
+
+
+def test_the_table(runs):
+    rows = []
+    for name, run in runs.items():
+        analytic = run["rows"].get("activation", {}).get("analytic_bytes")
+        cells = [f"{requested(run, c):,}" for c in (*CATEGORIES, "buffer", "activation")]
+        cells += [f"{analytic:,}" if analytic is not None else "-"]
+        cells += [f"{requested(run, c):,}" for c in ("cast_cache", "communication")]
+        rows.append(" | ".join([f"| {name}", run["options"], *cells, f"{100 * run['reconcile']['unexplained_share']:.2f} % |"]))
+    text = HEADER + "\n".join(rows) + "\n"
+    if os.environ.get("VRAMLEDGER_UPDATE_GOLDEN"):
+        TABLE.write_text(text)
+    assert text == TABLE.read_text()

@@ -1,0 +1,51 @@
+"""PyTorch functions that no hook announces, wrapped so that their allocations get a phase and their results names."""
+
+import functools
+import threading
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from ._library import PHASES
+
+_depth = threading.local()
+
+
+def wrap_all(hooks):
+    for owner in (Optimizer, torch.nn.Module):
+        _in_phase(owner, "zero_grad", "zero_grad", hooks)
+        _in_phase(owner, "load_state_dict", "load", hooks, hooks.named_again)
+    # Module.to, .cuda, .half ...: parameters keep their identity and change their storages.
+    _in_phase(torch.nn.Module, "_apply", "load", hooks, hooks.named_again)
+    ddp = getattr(torch.nn.parallel, "DistributedDataParallel", None)
+    # Buckets are made here, buffers exchanged, and inputs moved.
+    for method, after in (("_ddp_init_helper", None), ("_pre_forward", hooks.inputs_moved)):
+        if ddp is not None and hasattr(ddp, method):
+            _in_phase(ddp, method, "communication", hooks, after)
+
+
+def _in_phase(owner, method, phase, hooks, after=None):
+    """The outermost call of the method on this thread is a stretch of that phase; after(object, result) follows."""
+    original = getattr(owner, method)
+    library, number = hooks.library, PHASES[phase]
+    key = f"{owner.__name__}.{method}"
+
+    @functools.wraps(original)
+    def wrapped(self, *args, **kwargs):
+        if torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        inner = getattr(_depth, key, False)
+        if inner:
+            return original(self, *args, **kwargs)
+        setattr(_depth, key, True)
+        library.begin_scope(number, 0)
+        try:
+            result = original(self, *args, **kwargs)
+            if after is not None:
+                after(self, result)
+            return result
+        finally:
+            setattr(_depth, key, False)
+            library.end_scope()
+
+    setattr(owner, method, wrapped)
