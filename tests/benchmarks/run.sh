@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Benchmarks, not tests: prints ratios against the named rival in the same process.
+# Benchmarks, not tests (core_pair_bench, built on request, has the core alone): ratios against the named rival, into tests/results/cost.md. BUILD: another build folder; RUNS: runs of each model.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../tools/setup.sh"
-set_up
-cmake --build "$ROOT/build" --target alloc_pair_bench core_pair_bench
+BUILD="${BUILD:-$ROOT/build}"
+if [ "$BUILD" = "$ROOT/build" ]; then set_up; fi
+cmake --build "$BUILD" --target alloc_pair_bench vramledger vramledger_allocator
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 # The NVIDIA wheels' folders, which Python would have put in place.
 libraries="$(find "$ROOT"/.venv/lib/python3.*/site-packages/nvidia -type d -name lib | paste -sd:)"
 say "alloc+free pair, tagged and traced, against PyTorch's native allocator in one process"
 VRAMLEDGER_TRACE="$folder/pair.vlt" LD_LIBRARY_PATH="$libraries" \
-  "$ROOT/build/bin/vramledger" dryrun --device h100-80gb --allocator native -- "$ROOT/build/bin/alloc_pair_bench" "$ROOT/build/lib/libvramledger_allocator.so" "$@"
-"$ROOT/build/bin/vramledger" check "$folder/pair.vlt"
-say "the core alone, on the simulated device"
-"$ROOT/build/bin/core_pair_bench"
+  "$BUILD/bin/vramledger" dryrun --device h100-80gb --allocator native -- "$BUILD/bin/alloc_pair_bench" "$BUILD/lib/libvramledger_allocator.so" \
+  --benchmark_out="$folder/pairs.json" --benchmark_out_format=json "$@"
+say "a training step with the trace and without"
+VRAMLEDGER_LIBRARY="$BUILD/lib/libvramledger_allocator.so" python3 "$ROOT/tests/benchmarks/step_time.py" "$BUILD/bin/vramledger" "$PYTHON" "$folder" > "$folder/steps.json"
+mkdir -p "$ROOT/tests/results"
+python3 "$ROOT/tests/benchmarks/write_cost.py" "$folder/pairs.json" "$folder/steps.json" > "$ROOT/tests/results/cost.md"
+say "tests/results/cost.md"
