@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "tracer/format/fast_tls.h"
+
 namespace vramledger {
 namespace {
 
@@ -19,11 +21,12 @@ struct Answer {
 // Direct-mapped; a collision only costs another walk.
 constexpr size_t kAnswers = 4096;
 // A pointer, since a shared library's own thread-local memory is scarce. Leaked: allocations outlive thread-local destructors.
-thread_local Answer* answers = nullptr;
+VRAMLEDGER_FAST_TLS Answer* answers = nullptr;
 
 }  // namespace
 
 void CallerProbe::Load() {
+  resize_ = FindFunctionRange("libtorch_cuda.so", "_ZN2at6native17resize_bytes_cudaEPN3c1011StorageImplEm");
   struct Ranges {
     Range* cuda;
     Range* cpu;
@@ -71,6 +74,11 @@ bool CallerProbe::WalkStack() const {
         auto* w = static_cast<Walk*>(data);
         const auto ip = static_cast<uintptr_t>(::_Unwind_GetIP(context));
         if (++w->frames > kMaxFrames) return _URC_END_OF_STACK;
+        if (w->probe->resize_.Holds(ip)) {
+          // A tensor gets its storage inside that library (index_select, unique and others that learn sizes late).
+          w->tensor = true;
+          return _URC_END_OF_STACK;
+        }
         if (w->probe->torch_cuda_.Holds(ip)) {
           // CUDAPluggableAllocator's malloc and allocate (or raw_alloc); a further frame of that library is the caller.
           return ++w->cuda_frames > w->probe->frames_between_ ? _URC_END_OF_STACK : _URC_NO_REASON;

@@ -53,9 +53,9 @@ VRAMLEDGER_EXPORT int vramledger_has_trace() { return Plugin::Get().Intern("vram
 VRAMLEDGER_EXPORT void vramledger_hooks_active(int active) { Plugin::Get().phases().SetHooksActive(active != 0); }
 VRAMLEDGER_EXPORT uint32_t vramledger_intern(const char* text) { return Plugin::Get().Intern(text); }
 VRAMLEDGER_EXPORT void vramledger_begin_scope(int phase, uint32_t name) {
-  Plugin::Get().phases().BeginScope(static_cast<Phase>(phase), name);
+  Plugin::Get().BeginScope(static_cast<Phase>(phase), name);
 }
-VRAMLEDGER_EXPORT void vramledger_end_scope() { Plugin::Get().phases().EndScope(); }
+VRAMLEDGER_EXPORT void vramledger_end_scope() { Plugin::Get().EndScope(); }
 VRAMLEDGER_EXPORT void vramledger_enter_module(uint32_t name, int training) { Plugin::Get().EnterModule(name, training != 0); }
 VRAMLEDGER_EXPORT void vramledger_exit_module() { Plugin::Get().ExitModule(); }
 VRAMLEDGER_EXPORT size_t vramledger_module_depth() { return Plugin::Get().phases().module_depth(); }

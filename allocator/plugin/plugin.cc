@@ -16,6 +16,7 @@
 #include "allocator/cuda_device_memory.h"
 #include "allocator/plugin/python_hooks.h"
 #include "allocator/plugin/torch_error.h"
+#include "tracer/format/fast_tls.h"
 
 namespace vramledger {
 namespace {
@@ -142,7 +143,7 @@ BlockTag Plugin::NewTag(size_t bytes) {
   tag.flags = reading.flags;
   tag.module = reading.module;
   tag.thread = reading.thread;
-  static thread_local size_t previous_bytes = 0;
+  static VRAMLEDGER_FAST_TLS size_t previous_bytes = 0;
   const uint64_t site =
       (uint64_t{reading.module} << 24) ^ (uint64_t{tag.phase} << 16) ^ reading.thread ^ (previous_bytes << 3);
   if (probe_.AskedByLibrary(bytes, site)) tag.flags |= kFlagLibrary;
@@ -227,12 +228,26 @@ uint32_t Plugin::Intern(std::string_view text) { return writer_ != nullptr ? wri
 
 void Plugin::EnterModule(uint32_t name, bool training) {
   phases_.EnterModule(name, training);
-  if (recorder_ != nullptr) recorder_->Control(RecordKind::kModuleEnter, name, phases_.signals().SequenceNumber(), 0, phases_.program_phase());
+  if (ready_.load(std::memory_order_acquire)) recorder_->Control(RecordKind::kModuleEnter, name, phases_.signals().SequenceNumber(), 0, phases_.program_phase());
 }
 
 void Plugin::ExitModule() {
-  if (recorder_ != nullptr) recorder_->Control(RecordKind::kModuleExit, 0, phases_.signals().SequenceNumber(), 0, phases_.program_phase());
+  if (ready_.load(std::memory_order_acquire)) recorder_->Control(RecordKind::kModuleExit, 0, phases_.signals().SequenceNumber(), 0, phases_.program_phase());
   phases_.ExitModule();
+}
+
+void Plugin::BeginScope(Phase phase, uint32_t name) {
+  phases_.BeginScope(phase, name);
+  if (phase != Phase::kUnknown || name == 0 || !ready_.load(std::memory_order_acquire)) return;
+  const Phase now = phases_.program_phase();
+  recorder_->Control(RecordKind::kPhase, name, static_cast<uint64_t>(now), 1, now);
+}
+
+void Plugin::EndScope() {
+  const uint32_t name = phases_.EndScope();
+  if (name == 0 || !ready_.load(std::memory_order_acquire)) return;
+  const Phase now = phases_.program_phase();
+  recorder_->Control(RecordKind::kPhase, name, static_cast<uint64_t>(now), 0, now);
 }
 
 bool Plugin::Name(uintptr_t address, Role role, uint32_t name, uint64_t bytes) {
@@ -262,7 +277,7 @@ void Plugin::StepDone(uint32_t optimizer) {
 }
 
 void Plugin::Mark(std::string_view text) {
-  if (recorder_ != nullptr) recorder_->Control(RecordKind::kMark, Intern(text), 0, 0, phases_.program_phase());
+  if (ready_.load(std::memory_order_acquire)) recorder_->Control(RecordKind::kMark, Intern(text), 0, 0, phases_.program_phase());
 }
 
 void Plugin::Metadata(std::string_view json) {

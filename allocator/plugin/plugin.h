@@ -60,6 +60,9 @@ class Plugin : public PhaseListener {
   uint32_t Intern(std::string_view text);
   void EnterModule(uint32_t name, bool training);
   void ExitModule();
+  // See PhaseTracker::BeginScope. A scope of the user's own name is recorded beside the phase, which stays.
+  void BeginScope(Phase phase, uint32_t name);
+  void EndScope();
   // Says what the storage at `address` holds. False if it is no live block of ours.
   bool Name(uintptr_t address, Role role, uint32_t name, uint64_t bytes);
   // An optimizer's step has ended.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tracer/format/fast_tls.h"
+
 namespace vramledger {
 namespace {
 
@@ -24,8 +26,8 @@ void SetSizes(MemoryRecord& r, uint64_t rounded, uint64_t requested) {
 
 uint16_t Recorder::StreamNumber(StreamHandle stream) {
   if (stream == 0) return 0;
-  static thread_local StreamHandle last = 0;
-  static thread_local uint16_t last_number = 0;
+  static VRAMLEDGER_FAST_TLS StreamHandle last = 0;
+  static VRAMLEDGER_FAST_TLS uint16_t last_number = 0;
   if (stream == last) return last_number;
   streams_lock_.lock();
   const auto [it, fresh] = streams_.emplace(stream, static_cast<uint16_t>(std::min<size_t>(streams_.size() + 1, 0xffff)));

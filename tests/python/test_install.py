@@ -31,6 +31,49 @@ def test_installing_twice_is_refused(bench):
     assert "ERROR vramledger is already installed in this process" in out
 
 
+def test_the_library_loads_where_pytorch_came_first(bench):
+    """Without the virtual device nothing is preloaded, as on a machine with a GPU: the library must not need the loader's scarce static space."""
+    import sys
+
+    script = bench.script("""
+    import torch, vramledger
+    for mode in ("plugin",):
+        print("INSTALLED", vramledger.install(mode=mode, trace="plain.vlt").path.name)
+    """)
+    out = bench.run([sys.executable, script]).stdout
+    assert "INSTALLED libvramledger_allocator.so" in out
+
+
+def test_install_in_the_script_is_harmless_under_the_launcher(bench):
+    done = bench.dryrun("""
+    import torch, vramledger
+    library = vramledger.install(trace="other.vlt")
+    torch.ones(10, device="cuda")
+    print("SAME", library is vramledger.installed())
+    """, allocator="plugin", trace="t.vlt")
+    assert "SAME True" in done.stdout
+    assert "the launcher has installed vramledger already" in done.stderr
+    assert not (bench.folder / "other.vlt").exists()
+
+
+def test_an_interrupted_run_closes_its_trace(bench):
+    bench.dryrun("""
+    import torch
+    torch.ones(10, device="cuda")
+    raise KeyboardInterrupt
+    """, allocator="plugin", trace="t.vlt", check=False)
+    assert bench.json("report", bench.folder / "t.vlt")["loss"]["ended_early"] is False
+
+
+def test_a_phase_of_ones_own_is_in_the_trace(bench):
+    bench.dryrun("""
+    import torch, vramledger
+    with vramledger.phase("my metric"):
+        x = torch.ones(1000, device="cuda")
+    """, allocator="plugin", trace="t.vlt")
+    assert "my metric" in bench.tool("export", bench.folder / "t.vlt").stdout
+
+
 def test_a_missing_library_is_named_and_the_script_runs(bench):
     done = bench.dryrun(EXAMPLES / "dcgan.py", "--batch", "4", "--steps", "1", allocator="plugin", trace="t.vlt",
                         env={"VRAMLEDGER_LIBRARY": "/nonexistent/lib.so"})

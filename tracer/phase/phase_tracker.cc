@@ -150,12 +150,13 @@ void PhaseTracker::BeginScope(Phase phase, uint32_t name) {
   if (phase != Phase::kUnknown && t.modules.empty()) Change(phase, name);
 }
 
-void PhaseTracker::EndScope() {
+uint32_t PhaseTracker::EndScope() {
   ThreadState& t = State();
-  if (t.scopes.empty()) return;
+  if (t.scopes.empty()) return 0;
   const Scope scope = t.scopes.back();
   t.scopes.pop_back();
-  if (scope.phase == Phase::kUnknown || !t.modules.empty()) return;
+  if (scope.phase == Phase::kUnknown) return scope.name;
+  if (!t.modules.empty()) return 0;
   Phase outer = scope.while_loading ? Phase::kLoad : Phase::kIdle;
   for (size_t i = t.scopes.size(); i > 0; --i) {
     if (t.scopes[i - 1].phase != Phase::kUnknown) {
@@ -164,6 +165,7 @@ void PhaseTracker::EndScope() {
     }
   }
   Change(outer);
+  return 0;
 }
 
 void PhaseTracker::EnterModule(uint32_t name, bool training) {

@@ -45,7 +45,8 @@ class PhaseTracker {
   // Work of another kind inside it (a backward, a module call: LBFGS closures) is still told apart. kUnknown names a scope
   // without changing the phase.
   void BeginScope(Phase phase, uint32_t name);
-  void EndScope();
+  // The string id of the scope that ended if it named no phase of the program (kUnknown), else 0.
+  uint32_t EndScope();
   // A module's forward on this thread.
   void EnterModule(uint32_t name, bool training);
   void ExitModule();

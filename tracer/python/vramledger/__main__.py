@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import __version__
-from ._install import MODES, InstallError, TraceError, install
+from ._install import MODES, InstallError, TraceError, install, installed_by_launcher
 
 
 def _say(sentence):
@@ -37,8 +37,21 @@ def _run(options):
         library = _install_or_less(trace, not options.no_hooks, options.mode)
     except InstallError as error:
         _say(f"{error}; the script runs without vramledger")
+        library = None
     else:
+        installed_by_launcher()
         library.metadata({"command": [options.script, *options.arguments]})
+    try:
+        _run_script(options)
+    except KeyboardInterrupt:
+        # The interpreter ends by the signal then, without C's exit handlers.
+        if library is not None:
+            library.close_trace()
+        raise
+    return 0
+
+
+def _run_script(options):
     sys.argv = [options.script, *options.arguments]
     if options.module:
         sys.path[0] = os.getcwd()
@@ -46,7 +59,6 @@ def _run(options):
     else:
         sys.path[0] = str(Path(options.script).resolve().parent)
         runpy.run_path(options.script, run_name="__main__")
-    return 0
 
 
 def main(arguments=None):

@@ -11,6 +11,7 @@ MODES = ("torch", "plugin", "observe")
 
 _library = None
 _hooks = None
+_by_launcher = False  # "python -m vramledger run" did it, before the script could
 
 
 class InstallError(RuntimeError):
@@ -42,7 +43,12 @@ def install(trace=None, hooks=True, mode=None):
            PyTorch's own allocator. None is torch where its library is there, else plugin.
     Raises InstallError; nothing is changed then.
     """
-    global _library, _hooks
+    global _library, _hooks, _by_launcher
+    if _library is not None and _by_launcher:
+        # The script would have done it itself; started by the launcher it need not, and what the launcher was told wins.
+        _by_launcher = False
+        print("vramledger: install() in the script does nothing here: the launcher has installed vramledger already", file=sys.stderr, flush=True)
+        return _library
     if _library is not None:
         raise InstallError("vramledger is already installed in this process")
     if mode is not None and mode not in MODES:
@@ -163,11 +169,18 @@ def attach(model=None, optimizer=None, name=None):
         _hooks._meet_optimizer(optimizer)
 
 
+def installed_by_launcher():
+    global _by_launcher
+    _by_launcher = True
+
+
 @contextlib.contextmanager
 def phase(name):
     """Everything allocated by this thread inside belongs to this phase: one of the known ones ("save", "data", "eval" ...), or a name of
     your own, which is recorded beside the phase that PyTorch's signals tell."""
     library = require()
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"phase() takes the name of a phase, not {name!r}")
     library.begin_scope(PHASES.get(name, 0), library.intern(name))
     try:
         yield
