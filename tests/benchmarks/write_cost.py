@@ -1,6 +1,7 @@
 """Writes tests/results/cost.md from what run.sh measured: PAIRS.json STEPS.json > cost.md."""
 
 import json
+import os
 import platform
 import sys
 
@@ -20,7 +21,8 @@ def main():
         live, threads = (int(part.split(":")[1]) for part in run["name"].split("/")[1:3])
         rows[threads, live] = run
     print("# Cost\n")
-    print(f"Made by `tests/benchmarks/run.sh` on {cpu()}, {pairs['context']['num_cpus']} processors (shared with other work), torch on the virtual device.\n")
+    print(f"Made by `tests/benchmarks/run.sh` on {cpu()}, {pairs['context']['num_cpus']} processors with other work on them")
+    print(f"(load average {os.getloadavg()[2]:.1f} over the last quarter of an hour, so that figures of several threads, and of steps, are rough), torch on the virtual device.\n")
     print("## One allocation and its free\n")
     print("Tagged and traced, through `CUDAPluggableAllocator`, against PyTorch's native allocator without history in the same process: medians of 40 alternations of")
     print("2,000 pairs a thread, eight sizes from 512 B to 4 MiB, among live blocks with holes between them. Wall time over the pairs of all threads.\n")
