@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/plugin/function_range.h"
+
 namespace vramledger {
 
 // A tensor's storage is requested by at::detail (libtorch_cpu) or c10's StorageImpl (libc10); a workspace by code of libtorch_cuda that holds the
@@ -23,17 +25,14 @@ class CallerProbe {
   bool AskedByLibrary(size_t bytes, uint64_t context) const;
 
  private:
-  struct Range {
-    uintptr_t begin = 0;
-    uintptr_t end = 0;
-    bool Holds(uintptr_t address) const { return address >= begin && address < end; }
-  };
+  using Range = FunctionRange;
   bool WalkStack() const;
 
   int frames_between_ = 2;
   Range torch_cuda_;
   Range torch_cpu_;
   Range c10_;
+  Range resize_;  // at::native::resize_bytes_cuda
 };
 
 }  // namespace vramledger
