@@ -98,6 +98,35 @@ TEST(Tool, ExitCodes) {
   EXPECT_EQ(Tool("check " + Golden("training.events")).code, 0);
 }
 
+TEST(Tool, SaysWhatIsNoCommandAndWhatIsNoCard) {
+  EXPECT_NE(Tool("nonsense").output.find("no command \"nonsense\""), std::string::npos);
+  const Outcome o = Tool("advise " + Golden("training.events") + " --capacity 24");
+  EXPECT_EQ(o.code, 2);
+  EXPECT_NE(o.output.find("24 bytes? write 24GiB"), std::string::npos) << o.output;
+  const Outcome two =
+      Tool("advise " + Golden("training.events") + " --second " + Golden("gan.events") + " --capacity 24GiB");
+  EXPECT_EQ(two.code, 2) << two.output;
+}
+
+TEST(Tool, NeverWritesOverItsInput) {
+  const std::string text = *ReadFile(Golden("training.events"));
+  const std::string trace = Temporary("own.events", text), link = ::testing::TempDir() + "/own_link.events";
+  std::filesystem::remove(link);
+  std::filesystem::create_hard_link(trace, link);
+  for (const std::string& command :
+       {"export " + trace + " -o " + trace, "export " + trace + " -o " + link, "import " + trace + " -o " + trace}) {
+    const Outcome o = Tool(command);
+    EXPECT_EQ(o.code, 2) << command;
+    EXPECT_NE(o.output.find("is the input itself"), std::string::npos) << o.output;
+    EXPECT_EQ(*ReadFile(trace), text);
+  }
+  std::filesystem::remove(link);
+  const std::string out = ::testing::TempDir() + "/own.csv";
+  EXPECT_EQ(Tool("export " + trace + " --format csv -o " + out).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(out));
+  EXPECT_FALSE(std::filesystem::exists(out + ".partial"));
+}
+
 TEST(Tool, BadInputIsOneSentenceAndRunsNothing) {
   const std::string mark = ::testing::TempDir() + "/executed";
   std::filesystem::remove(mark);

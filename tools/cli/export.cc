@@ -57,8 +57,10 @@ std::string_view KindName(RecordKind kind) {
 // Writes piece by piece: a trace may be larger than memory.
 class Sink {
  public:
-  explicit Sink(const std::string& path)
-      : path_(path.empty() ? "standard output" : path), file_(path.empty() ? stdout : std::fopen(path.c_str(), "wb")) {
+  // `working_path` is where `path` is written until it is whole; both empty for standard output.
+  Sink(const std::string& path, const std::string& working_path)
+      : path_(path.empty() ? "standard output" : path),
+        file_(path.empty() ? stdout : std::fopen(working_path.c_str(), "wb")) {
     if (file_ == nullptr) throw Failure{kExitUnreadable, Cat(path_, ": cannot be written: ", std::strerror(errno))};
   }
   ~Sink() {
@@ -172,15 +174,19 @@ void RegisterExport(CLI::App& app) {
   command->footer("Example: vramledger export out/bert_b32.vlt --format csv -o events.csv");
   command->callback([o] {
     const EventInput input = OpenOrFail(o->input);
+    const std::string path = o->output == "-" ? "" : o->output;
+    std::unique_ptr<OutputFile> file;
+    if (!path.empty()) file = std::make_unique<OutputFile>(o->input, path);
     absl::StatusOr<std::unique_ptr<EventSource>> source = input.NewSource();
     RequireReadable(source.status());
     // What a block was is known only at its end: categories take a reading of their own.
     const Hindsight hindsight = LookThrough(**source);
     source = input.NewSource();
     RequireReadable(source.status());
-    Sink sink(o->output == "-" ? "" : o->output);
+    Sink sink(path, file ? file->working_path() : std::string());
     o->format == "csv" ? Csv(**source, hindsight, sink) : Json(**source, hindsight, sink);
     sink.Finish();
+    if (file) file->Done();
     FailIfDamaged((*source)->health());
   });
 }

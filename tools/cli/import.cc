@@ -25,12 +25,18 @@ void RegisterImport(CLI::App& app) {
   command->callback([o] {
     const Progress progress("importing " + o->input);
     const EventInput input = OpenOrFail(o->input);
+    OutputFile file(o->input, o->output);
     absl::StatusOr<std::unique_ptr<EventSource>> probe = input.NewSource();
     absl::StatusOr<std::unique_ptr<EventSource>> source = input.NewSource();
     RequireReadable(probe.status());
     RequireReadable(source.status());
-    const absl::StatusOr<WrittenTrace> written = WriteTrace(**probe, **source, o->output);
-    RequireReadable(written.status());
+    const absl::StatusOr<WrittenTrace> written = WriteTrace(**probe, **source, file.working_path());
+    if (!written.ok()) {
+      std::string sentence(written.status().message());
+      ReplaceAll(&sentence, file.working_path(), o->output);
+      throw Failure{kExitUnreadable, sentence};
+    }
+    file.Done();
     const SourceHealth& health = (*source)->health();
     if (o->json) {
       return WriteJson("", {{"schema", "vramledger.import/1"},

@@ -12,6 +12,13 @@ void RequireReadable(const absl::Status& status) {
 
 namespace {
 
+bool IsCommand(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == name) return true;
+  }
+  return false;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"vramledger: where the GPU memory of a PyTorch training run went, and what would make it fit"};
   app.set_version_flag("--version", std::string("vramledger ") + VRAMLEDGER_VERSION);
@@ -28,6 +35,8 @@ int Main(int argc, char** argv) {
   RegisterReplay(app);
   RegisterDoctor(app);
   try {
+    if (argc > 1 && argv[1][0] != '-' && argv[1][0] != '\0' && !IsCommand(app, argv[1]))
+      throw Failure{kExitUsage, "no command \"" + std::string(argv[1]) + "\"; vramledger --help lists them"};
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);

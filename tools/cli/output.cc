@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -39,6 +40,29 @@ void WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
   Write(path, Cat(json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), "\n"));
 }
 
+OutputFile::OutputFile(const std::string& input, const std::string& path) : path_(path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::equivalent(input, path, error) && !error)
+    throw Failure{kExitUsage, Cat(path, " is the input itself; write to another file")};
+  if (fs::is_symlink(path, error)) {
+    const fs::path target = fs::canonical(path, error);
+    if (!error) path_ = target.string();
+  }
+  // A pipe or a device has nothing to keep whole.
+  working_ = fs::exists(path_, error) && !fs::is_regular_file(path_, error) ? path_ : path_ + ".partial";
+}
+
+OutputFile::~OutputFile() {
+  if (!done_ && working_ != path_) std::remove(working_.c_str());
+}
+
+void OutputFile::Done() {
+  if (working_ != path_ && std::rename(working_.c_str(), path_.c_str()) != 0)
+    throw Failure{kExitUnreadable, Cat(path_, ": cannot be written: ", std::strerror(errno))};
+  done_ = true;
+}
+
 uint64_t ParseCapacity(const std::string& text) {
   constexpr std::pair<std::string_view, double> kUnits[] = {
       {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
@@ -59,6 +83,9 @@ uint64_t ParseCapacity(const std::string& text) {
   if (!ParseDouble(number, &value) || !(value > 0) || value * unit > 1e18) {
     throw Failure{kExitUsage, Cat("\"", text, "\" is no amount of memory; write 24GiB, 80GB or a number of bytes")};
   }
+  // A card of 24 bytes is a card of 24 GiB with its unit forgotten.
+  if (number.size() == text.size() && value < 1048576.0)
+    throw Failure{kExitUsage, Cat(text, " bytes? write ", text, "GiB")};
   return static_cast<uint64_t>(value * unit);
 }
 
