@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tools/analysis/report.h"
 #include "tools/analysis/timeline.h"
 #include "tools/foreign/text_events.h"
 
@@ -351,9 +352,9 @@ free h
             "PEAK_LOGITS");
 }
 
-// Case 10 (R61): one bare Linear; the workspace stays and is no leak.
-TEST(Verdicts, Workspace) {
-  const Analysis a = Replay(R"(segment a 2M
+// Case 10 (R61): one bare Linear; a workspace that stays is no leak, and nothing that could go away.
+TEST(Verdicts, AKeptWorkspaceIsNoFault) {
+  EXPECT_EQ(Ids(R"(segment a 2M
 segment b 20M
 phase load
 alloc w 4 in=a
@@ -365,11 +366,123 @@ phase idle
 free out
 free w
 free bias
-)");
+)"),
+            "");
+}
+
+// A workspace that lives only inside its operator.
+std::string PassingWorkspace(const std::string& layer, const std::string& phase) {
+  return R"(meta {"models":[{"name":"net","class":"Net","layers":[{"name":"c","class":")" + layer + R"("}]}]}
+segment a 200M
+phase load
+alloc w 20M in=a
+phase )" +
+         phase + R"(
+alloc ws 60M in=a at=20M module=net.c flags=)" +
+         std::to_string(kFlagLibrary) + R"(
+free ws
+alloc x 10M in=a at=20M
+phase idle
+free x
+)";
+}
+
+TEST(Verdicts, Workspace) {
+  const Analysis a = Replay(PassingWorkspace("Conv2d", "forward"));
   const auto verdicts = Judge(a);
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].id, "PEAK_WORKSPACE");
-  EXPECT_NE(verdicts[0].sentence.find("not a leak"), std::string::npos);
+  EXPECT_NE(verdicts[0].suggestion.find("cudnn"), std::string::npos);
+  const auto linear = Judge(Replay(PassingWorkspace("Linear", "forward")));
+  ASSERT_EQ(linear.size(), 1u);
+  EXPECT_EQ(linear[0].suggestion.find("cudnn"), std::string::npos);
+  EXPECT_EQ(Ids(PassingWorkspace("Conv2d", "optimizer")).find("PEAK_WORKSPACE"), std::string::npos);
+}
+
+// The list of kept outputs dies with the interpreter, after the last step.
+TEST(Verdicts, ALeakThatEndsWithTheProgramIsALeak) {
+  const Analysis a = Replay(Training(50, "alloc kept{i} 2M module=net.head\n") + R"(repeat 50
+free kept{i}
+end
+)");
+  const auto verdicts = Judge(a);
+  ASSERT_FALSE(verdicts.empty());
+  EXPECT_EQ(verdicts[0].id, "LEAK_STEADY");
+  EXPECT_NE(verdicts[0].suggestion.find(".cpu()"), std::string::npos);
+}
+
+constexpr char kCardOf16[] = R"("devices":[{"index":0,"total_bytes":17179869184}])";
+
+// The cache's few bytes would not have helped: the card is too small.
+TEST(Verdicts, AFailureWithAnEmptyCacheIsAShortage) {
+  const auto verdicts = Judge(Replay(std::string("meta {") + kCardOf16 + R"(}
+segment a 14G
+phase forward
+alloc x 14323M in=a
+oom 1613M 1606M
+)"));
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].id, "SHORTAGE");
+  EXPECT_NE(verdicts[0].sentence.find("1.57 GiB free on the device"), std::string::npos) << verdicts[0].sentence;
+}
+
+TEST(Verdicts, NoAdviceThatTheRunFollowsAlready) {
+  const std::string history = R"(segment a 10G
+phase forward
+alloc x 4G in=a
+alloc y 1G in=a at=5G
+oom 3G 100M
+)";
+  const auto plain = Judge(Replay(std::string("meta {") + kCardOf16 + "}\n" + history));
+  const auto expandable = Judge(Replay(std::string("meta {") + kCardOf16 +
+                                       R"(,"allocator":{"settings":"expandable_segments:True"}})" + "\n" + history));
+  ASSERT_EQ(plain.size(), 1u);
+  ASSERT_EQ(expandable.size(), 1u);
+  EXPECT_EQ(plain[0].id, "FRAG_PINNED");
+  EXPECT_NE(plain[0].sentence.find("100.0 MiB on the device"), std::string::npos);
+  EXPECT_NE(plain[0].suggestion.find("expandable_segments"), std::string::npos);
+  EXPECT_EQ(expandable[0].suggestion.find("expandable_segments"), std::string::npos);
+  // Recorded by the library, but of no model: nothing is sure.
+  EXPECT_EQ(plain[0].confidence, "high");
+  EXPECT_EQ(expandable[0].confidence, "low");
+}
+
+TEST(Verdicts, OptimizerAdviceKnowsTheSettings) {
+  const auto suggestion = [](const std::string& settings) {
+    const auto verdicts = Judge(Replay("meta {\"optimizers\":[{\"class\":\"Adam\"" + settings + R"(}]}
+segment a 3000M
+phase load
+alloc p 400M in=a
+name p parameter w
+phase backward
+alloc g 400M in=a at=400M
+name g gradient w.grad
+phase optimizer
+alloc t1 100M in=a at=800M
+alloc t2 100M in=a at=900M
+alloc t3 100M in=a at=1000M
+alloc t4 100M in=a at=1100M
+free t1
+free t2
+free t3
+free t4
+step Adam
+)"));
+    return verdicts.empty() ? std::string() : verdicts[0].suggestion;
+  };
+  EXPECT_EQ(suggestion(""),
+            "fused=True: the peak becomes about 800.0 MiB, then set by backward; foreach=False: the peak becomes about "
+            "1000.0 MiB.");
+  EXPECT_EQ(suggestion(",\"foreach\":false").find("foreach=False"), std::string::npos);
+  EXPECT_NE(suggestion(",\"foreach\":false").find("fused=True"), std::string::npos);
+  EXPECT_EQ(suggestion(",\"fused\":true").find("fused=True"), std::string::npos);
+}
+
+TEST(Verdicts, AfterTheLastStep) {
+  const Analysis a = Replay(Training(3) + "phase eval\nalloc big 900M\nphase idle\nfree big\n");
+  const std::string text = ReportText(a);
+  EXPECT_NE(text.find("in eval after step 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("after 3"), std::string::npos);
 }
 
 TEST(Verdicts, NextPeakIsInAnotherPhase) {

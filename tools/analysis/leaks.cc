@@ -23,12 +23,10 @@ std::vector<LeakSuspect> LeakWatch::Suspects(const BlockTable& table, int device
     uint32_t module = 0;
   };
   absl::flat_hash_map<Key, Group> groups;
-  for (const auto& entry : table.live()) {
-    const Block& b = entry.second;
+  const auto see = [&](const Block& b) {
     // A block of the last step may still be on its way to a free.
-    if (b.device != device || b.pending || b.birth_step >= last_step || b.role == Role::kParameter ||
-        b.role == Role::kBuffer)
-      continue;
+    if (b.device != device || b.birth_step >= last_step || b.role == Role::kParameter || b.role == Role::kBuffer)
+      return;
     Group& g = groups[KeyOf(b)];
     g.suspect.phase = b.phase;
     g.suspect.requested_each = b.requested;
@@ -38,7 +36,11 @@ std::vector<LeakSuspect> LeakWatch::Suspects(const BlockTable& table, int device
     g.first = std::min(g.first, b.birth_step);
     g.last = std::max(g.last, b.birth_step);
     g.module = b.module;
+  };
+  for (const auto& entry : table.live()) {
+    if (!entry.second.pending) see(entry.second);
   }
+  for (const Block& b : freed_since_step_) see(b);
   std::vector<LeakSuspect> out;
   for (auto& [key, g] : groups) {
     const auto steps = static_cast<double>(g.steps.size());

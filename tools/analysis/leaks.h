@@ -18,9 +18,16 @@ class LeakWatch {
  public:
   // A block of the device is freed in `step`.
   void Freed(const Block& b, uint32_t step) {
-    if (step > b.birth_step + 1) ++late_frees_[KeyOf(b)];
+    if (b.birth_step < step) freed_since_step_.push_back(b);
   }
-  // The end: `table` holds what is still alive.
+  // A step ended: what was freed during it was freed by the training, not by the end of the program.
+  void EndStep(uint32_t step) {
+    for (const Block& b : freed_since_step_) {
+      if (step > b.birth_step + 1) ++late_frees_[KeyOf(b)];
+    }
+    freed_since_step_.clear();
+  }
+  // The end: `table` holds what is still alive. What was freed after the last step is judged as alive.
   std::vector<LeakSuspect> Suspects(const BlockTable& table, int device, uint32_t last_step,
                                     const std::function<std::string(uint32_t)>& site) const;
 
@@ -28,6 +35,7 @@ class LeakWatch {
   using Key = std::tuple<uint32_t, uint8_t, uint64_t>;  // module, phase, requested bytes
   static Key KeyOf(const Block& b) { return {b.module, static_cast<uint8_t>(b.phase), b.requested}; }
   absl::flat_hash_map<Key, uint64_t> late_frees_;
+  std::vector<Block> freed_since_step_;
 };
 
 }  // namespace vramledger

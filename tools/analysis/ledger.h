@@ -125,6 +125,7 @@ struct Timeline {
   std::vector<BlockGroup> peak_groups;  // largest first
   Bytes peak_stale_gradients;           // gradients of an earlier step
   Bytes peak_before_recording;
+  Bytes peak_passing_workspace;  // of forward, backward and eval, freed within the operator that took it
   Fragmentation at_peak;
 
   std::array<Moment, kCategoryCount> category_peaks{};  // by their own category's bytes
@@ -147,6 +148,10 @@ struct Timeline {
   uint64_t outside_last_bytes = 0;
   uint64_t used_peak_bytes = 0;
 };
+
+// "backward of step 4"; "eval after step 3" when no step 4 came to be. StepCell, without the phase: "4", "after 3".
+std::string PhaseAndStep(const Timeline& timeline, Phase phase, uint64_t step);
+std::string StepCell(const Timeline& timeline, Phase phase, uint64_t step);
 
 // What the two passes need of each other, and the source's own account.
 struct SourceFacts {

@@ -72,6 +72,39 @@ std::vector<ModelSize> Metadata::model_sizes() const {
   return out;
 }
 
+bool Metadata::expandable_segments() const {
+  if (const auto it = root_.find("allocator"); it != root_.end() && it->is_object()) {
+    if (JsonText(*it, "policy") == "vmm") return true;
+    return JsonText(*it, "settings").find("expandable_segments:True") != std::string::npos;
+  }
+  const auto old = root_.find("allocator_settings");
+  return old != root_.end() && JsonBool(*old, "expandable_segments");
+}
+
+bool Metadata::has_convolutions() const {
+  for (const nlohmann::json& model : models_) {
+    const auto layers = model.is_object() ? model.find("layers") : model.end();
+    if (!model.is_object() || layers == model.end() || !layers->is_array()) continue;
+    for (const nlohmann::json& layer : *layers) {
+      if (JsonText(layer, "class").find("Conv") != std::string::npos) return true;
+    }
+  }
+  return false;
+}
+
+bool Metadata::without_hooks() const {
+  return root_.contains("allocator") && models_.empty() && optimizers_.empty();
+}
+
+bool Metadata::optimizers_have(const char* key, bool value) const {
+  if (optimizers_.empty()) return false;
+  for (const nlohmann::json& optimizer : optimizers_) {
+    const auto it = optimizer.is_object() ? optimizer.find(key) : optimizer.end();
+    if (!optimizer.is_object() || it == optimizer.end() || !it->is_boolean() || it->get<bool>() != value) return false;
+  }
+  return true;
+}
+
 std::optional<uint64_t> Metadata::batch_size() const {
   const uint64_t n = JsonUint(root_, "batch_size");
   return n != 0 ? std::optional<uint64_t>(n) : std::nullopt;

@@ -35,6 +35,13 @@ class Metadata {
   const nlohmann::json& models() const { return models_; }
   const nlohmann::json& optimizers() const { return optimizers_; }
   const nlohmann::json& root() const { return root_; }
+  // The recorded allocator settings give a block pages anywhere, so free memory needs no contiguous place.
+  bool expandable_segments() const;
+  bool has_convolutions() const;
+  // Recorded by our library, which was told nothing of models or optimizers.
+  bool without_hooks() const;
+  // Every optimizer was made with this setting at this value ("foreach" false, "fused" true).
+  bool optimizers_have(const char* key, bool value) const;
 
  private:
   nlohmann::json root_, models_, optimizers_;

@@ -77,9 +77,13 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
 std::string ReconcileText(const Reconciliation& r, bool color) {
   const Timeline& t = r.analysis.timeline;
   const Metadata metadata(r.analysis.source.metadata_json);
-  std::string headline = Cat("The peak is ", HumanBytes(t.peak.total.rounded), " in ", PhaseName(t.peak.phase),
-                             " of step ", t.peak.step, metadata.virtual_device() ? " on a virtual device" : "", "; ");
-  if (r.textbook_total != 0) {
+  // A share of a textbook that leaves out what is largest would mislead.
+  bool activations_known = false;
+  for (const ReconcileRow& row : r.rows) activations_known |= row.category == "activation" && row.textbook.has_value();
+  std::string headline =
+      Cat("The peak is ", HumanBytes(t.peak.total.rounded), " in ", PhaseAndStep(t, t.peak.phase, t.peak.step),
+          metadata.virtual_device() ? " on a virtual device" : "", "; ");
+  if (r.textbook_total != 0 && activations_known) {
     headline +=
         Cat("that is ", Percent(static_cast<double>(t.peak.total.rounded) / static_cast<double>(r.textbook_total)),
             " of the textbook's ", HumanBytes(r.textbook_total), "; ");
@@ -87,6 +91,8 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
   headline += Cat(Percent(UnexplainedShare(t)), " of it is unexplained.");
   std::string out = color ? Cat("\033[1m", headline, "\033[0m\n") : Cat(headline, "\n");
   if (r.analysis.source.health.ended_early) out += "The trace ends early: the program did not close it.\n";
+  if (metadata.without_hooks() && !t.has_names)
+    out += "Recorded without hooks: phases are guessed from signals, nothing has a name.\n";
   out += "\nEach category at its own peak, in bytes\n";
   TextTable table;
   table.Row({"category", "textbook", "analytic", "requested", "rounded", "rounded, at the peak of all"});
@@ -103,8 +109,10 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
     out +=
         "\nThe trace describes no model (it was recorded without the Python hooks), so there is no textbook column.\n";
   else
-    out += Cat("\nThe textbook: total = parameters + optimizer states + activations + buffers = ",
-               Grouped(r.textbook_total), " B.\n");
+    out += Cat(
+        "\nThe textbook: total = parameters + optimizer states + activations + buffers = ", Grouped(r.textbook_total),
+        " B", activations_known ? "" : ", without activations, for which the textbook has no formula here",
+        ".\nGradients are not part of it.\n");
   for (const ReconcileRow& row : r.rows) {
     if (row.formula.empty() && row.differences.empty()) continue;
     out += Cat("\n", row.category, row.formula.empty() ? std::string() : Cat(": ", row.formula), "\n");

@@ -49,9 +49,12 @@ class Writer {
           "\n";
     } else {
       std::string place;
-      if (t_.peak.phase != Phase::kUnknown) place = Cat(" in ", PhaseName(t_.peak.phase));
-      if (t_.peak.step != 0 && (t_.has_steps || t_.steps.size() > 1))
-        place += Cat(place.empty() ? " in step " : " of step ", t_.peak.step);
+      const bool steps = t_.peak.step != 0 && (t_.has_steps || t_.steps.size() > 1);
+      if (t_.peak.phase != Phase::kUnknown)
+        place =
+            Cat(" in ", steps ? PhaseAndStep(t_, t_.peak.phase, t_.peak.step) : std::string(PhaseName(t_.peak.phase)));
+      else if (steps)
+        place = Cat(" in step ", t_.peak.step);
       out_ += Bold(Cat("Peak ", HumanBytes(t_.peak.total.rounded), " allocated", place, where, ", ",
                        t_.reserved_peak_bytes != 0 ? Cat(HumanBytes(t_.reserved_peak_bytes), " reserved at most")
                                                    : std::string("segments not recorded"),
@@ -60,6 +63,8 @@ class Writer {
     }
     if (a_.source.health.ended_early)
       out_ += "The trace ends early: the program did not close it (crash, kill, or still running).\n";
+    if (metadata_.without_hooks() && !t_.has_names)
+      out_ += "Recorded without hooks: phases are guessed from signals, nothing has a name.\n";
     if (metadata_.virtual_device()) {
       const nlohmann::json& root = metadata_.root();
       const uint64_t reads = root.contains("host_reads") ? JsonUint(root["host_reads"], "count") : 0;
@@ -142,7 +147,7 @@ class Writer {
         if (m.categories[c].rounded > m.categories[largest].rounded) largest = c;
       }
       table.Row({std::string(PhaseName(static_cast<Phase>(p))), Grouped(m.total.rounded), Grouped(m.reserved_bytes),
-                 std::to_string(m.step),
+                 StepCell(t_, static_cast<Phase>(p), m.step),
                  Cat(CategoryName(static_cast<Category>(largest)), " ", HumanBytes(m.categories[largest].rounded))});
     }
     out_ += table.Text();

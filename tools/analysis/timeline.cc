@@ -11,12 +11,18 @@
 #include "tools/analysis/site_ids.h"
 #include "tools/foreign/address_ranges.h"
 #include "tools/foreign/device_report.h"
+#include "tools/foreign/text.h"
 
 namespace vramledger {
 namespace {
 
 constexpr size_t kKeptFailures = 8;
 constexpr size_t kKeptGroups = 10000;
+constexpr uint64_t kOperatorAllocations = 16;  // no operator makes more blocks while it uses a workspace
+
+bool RunsModel(Phase p) {
+  return p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute || p == Phase::kEval;
+}
 
 size_t Index(Phase p) {
   return static_cast<size_t>(p);
@@ -72,12 +78,14 @@ class Pass {
   }
   void OnRequest(Block& b) {
     if (b.device != out_.device) return;
+    Passed(b);
     Release(b);
     now_.pending_bytes += b.rounded;
   }
   void OnEnd(Block& b) {
     if (b.device != out_.device) return;
     leaks_.Freed(b, step_);
+    Passed(b);
     if (b.pending)
       now_.pending_bytes -= b.rounded;
     else
@@ -85,6 +93,15 @@ class Pass {
   }
 
  private:
+  // A workspace of the peak that is freed within its operator: soon, and in the phase it was born in.
+  void Passed(const Block& b) {
+    const auto it = peak_workspaces_.find(b.ordinal);
+    if (it == peak_workspaces_.end()) return;
+    peak_workspaces_.erase(it);
+    if (table_.allocations() - b.ordinal <= kOperatorAllocations && table_.marks().current() == b.phase)
+      out_.peak_passing_workspace.Add(b.requested, b.rounded);
+  }
+
   void Release(const Block& b) {
     now_.total.Remove(b.requested, b.rounded);
     now_.categories[Index(b.category)].Remove(b.requested, b.rounded);
@@ -178,6 +195,7 @@ class Pass {
           b.requested, b.rounded);
       if (b.category == Category::kGradient && b.birth_step < step_)
         out_.peak_stale_gradients.Add(b.requested, b.rounded);
+      if (b.category == Category::kWorkspace && RunsModel(b.phase)) peak_workspaces_.insert(b.ordinal);
       if (sites_.before != 0 && b.module == sites_.before) out_.peak_before_recording.Add(b.requested, b.rounded);
     }
     out_.peak_modules = Ranked(modules);
@@ -211,6 +229,7 @@ class Pass {
     s.floor_bytes = now_.total.rounded;
     s.reserved_bytes = now_.reserved_bytes;
     out_.steps.push_back(std::move(s));
+    leaks_.EndStep(step_);
     step_ = static_cast<uint32_t>(number) + 1;
     table_.set_step(step_);
     step_peak_ = Moment{};
@@ -273,12 +292,35 @@ class Pass {
   AddressRanges reserved_;
   LeakWatch leaks_;
   Moment now_;
-  Moment step_peak_;  // of the step under way
+  absl::flat_hash_set<uint64_t> peak_workspaces_;  // ordinals, until freed
+  Moment step_peak_;                               // of the step under way
   uint32_t step_ = 1;
   bool reserved_measured_ = false;
 };
 
 }  // namespace
+
+namespace {
+
+// The step that a phase followed, where no step of its own came to be.
+std::optional<uint64_t> StepBefore(const Timeline& t, Phase phase, uint64_t step) {
+  const bool part_of_a_step =
+      phase == Phase::kForward || phase == Phase::kBackward || phase == Phase::kRecompute || phase == Phase::kOptimizer;
+  if (!t.has_steps || t.steps.empty() || part_of_a_step || step <= t.steps.back().number) return std::nullopt;
+  return t.steps.back().number;
+}
+
+}  // namespace
+
+std::string PhaseAndStep(const Timeline& t, Phase phase, uint64_t step) {
+  if (const auto before = StepBefore(t, phase, step)) return Cat(PhaseName(phase), " after step ", *before);
+  return Cat(PhaseName(phase), " of step ", step);
+}
+
+std::string StepCell(const Timeline& t, Phase phase, uint64_t step) {
+  if (const auto before = StepBefore(t, phase, step)) return Cat("after ", *before);
+  return std::to_string(step);
+}
 
 Timeline BuildTimeline(EventSource& source, const Hindsight& hindsight, int device) {
   return Pass(source, hindsight, device).Run();

@@ -4,6 +4,7 @@
 
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
+#include "tools/analysis/predictions.h"
 #include "tools/foreign/text.h"
 
 namespace vramledger {
@@ -15,16 +16,11 @@ constexpr uint64_t kFragmentationBytes = uint64_t{128} << 20;
 constexpr double kPeakShare = 0.10;  // of the peak, for the parts that a PEAK_ verdict is about
 constexpr double kStaleShare = 0.05;
 constexpr double kLogitsShare = 0.25;
-constexpr double kWorkspaceShare = 0.25;
+constexpr double kWorkspaceShare = 0.20;
+// Free bytes in the cache below this share of a failed request would not have carried the run much further.
+constexpr double kCouldHelpShare = 0.10;
 constexpr uint64_t kLeakBytesPerStep = 2048;  // four blocks of the smallest size
 constexpr double kFloorShare = 0.01;          // a floor that moves less than this is flat
-
-size_t Index(Phase p) {
-  return static_cast<size_t>(p);
-}
-size_t Index(Category c) {
-  return static_cast<size_t>(c);
-}
 
 double Share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -50,6 +46,9 @@ class Judging {
     Workspace();
     if (t_.failures.empty()) FragmentationAtPeak();
     HighWater();
+    if (metadata_.without_hooks() && !t_.has_names) {
+      for (Verdict& v : out_) v.confidence = "low";
+    }
     return std::move(out_);
   }
 
@@ -65,14 +64,15 @@ class Judging {
     if (capacity_ != 0 && f.request_bytes > capacity_) return BadSize(f);
     // Free bytes that would have been enough: in the cache, at the driver, or awaited.
     if (f.fragmentation.known && cache + f.fragmentation.pending_bytes + f.device_free_bytes >= f.request_bytes &&
-        f.fragmentation.external() != 0) {
+        Share(f.fragmentation.external(), f.request_bytes) >= kCouldHelpShare) {
       return FragmentationAtFailure(f);
     }
     Verdict v;
     v.id = "SHORTAGE";
-    v.sentence = Cat("The device is too small: ", HumanBytes(f.request_bytes), " was asked for in ", PhaseName(f.phase),
-                     " of step ", f.step, " with ", HumanBytes(f.moment.total.rounded), " held and only ",
-                     HumanBytes(cache), " idle in the cache.");
+    v.sentence =
+        Cat("The device is too small: ", HumanBytes(f.request_bytes), " was asked for in ",
+            PhaseAndStep(t_, f.phase, f.step), " with ", HumanBytes(f.moment.total.rounded), " held, only ",
+            HumanBytes(cache), " free in the cache and ", HumanBytes(f.device_free_bytes), " free on the device.");
     v.evidence = FailureEvidence(f, cache);
     v.suggestion =
         "A smaller batch or sequence, activation checkpointing, or sharding; `vramledger advise` predicts each.";
@@ -103,11 +103,13 @@ class Judging {
 
   void FragmentationAtFailure(const FailedRequest& f) {
     Verdict v = FragmentationVerdict(f.fragmentation);
-    v.sentence = Cat("A request of ", HumanBytes(f.request_bytes), " failed in ", PhaseName(f.phase), " of step ",
-                     f.step, " although ", HumanBytes(f.fragmentation.external()), " were free; ", v.sentence);
+    v.sentence = Cat("A request of ", HumanBytes(f.request_bytes), " failed in ", PhaseAndStep(t_, f.phase, f.step),
+                     " although ", HumanBytes(f.fragmentation.external()), " were free in the cache and ",
+                     HumanBytes(f.device_free_bytes), " on the device; ", v.sentence);
     v.evidence["request_bytes"] = f.request_bytes;
     v.evidence["live_bytes"] = f.moment.total.rounded;
     v.evidence["reserved_bytes"] = f.moment.reserved_bytes;
+    v.evidence["device_free_bytes"] = f.device_free_bytes;
     v.confidence = "high";
     Say(std::move(v));
   }
@@ -132,15 +134,20 @@ class Judging {
       v.evidence["pinning_blocks"] = f.pinning_blocks;
       v.evidence["pinning_bytes"] = f.pinning_bytes;
       if (!f.largest_pinned_site.empty()) v.evidence["pinning_site"] = f.largest_pinned_site;
-      v.suggestion = "Allocate what lives long first, cap splitting (max_split_size_mb), or expandable_segments:True.";
-      v.price = "none in time; expandable segments need driver support";
+      v.suggestion = metadata_.expandable_segments()
+                         ? "Allocate what lives long first."
+                         : "Allocate what lives long first, cap splitting (max_split_size_mb), or "
+                           "expandable_segments:True.";
+      v.price = metadata_.expandable_segments() ? "none" : "none in time; expandable segments need driver support";
     } else if (most == f.idle_bytes) {
       v.id = "FRAG_IDLE";
       v.sentence = Cat(HumanBytes(f.idle_bytes), " lie in ", f.idle_segments,
                        " idle segments, each too small for what was asked, the largest hole ",
                        HumanBytes(f.largest_hole_bytes), ".");
       v.evidence["idle_segments"] = f.idle_segments;
-      v.suggestion = "Run the longest batch first, round or bucket sizes, or expandable_segments:True.";
+      v.suggestion = metadata_.expandable_segments()
+                         ? "Run the longest batch first, or round or bucket sizes."
+                         : "Run the longest batch first, round or bucket sizes, or expandable_segments:True.";
       v.price = "none in time";
     } else if (most == f.stream_bytes) {
       v.id = "FRAG_STREAM";
@@ -216,7 +223,8 @@ class Judging {
     v.suggestion =
         worst.phase == Phase::kBackward
             ? "Look for gradients or backward hooks that keep what they were given; create_graph=True keeps the graph."
-            : "Look for a loss, metric or output kept across steps: take .item() or .detach() before keeping it.";
+            : "Look for a loss, metric, output or slice of one kept across steps: keep a copy on the CPU (.cpu(), "
+              ".item()), not the tensor; .detach() and views keep the whole block.";
     v.price = "none";
     v.confidence = steps >= 8 ? "high" : "medium";
     Say(std::move(v));
@@ -252,26 +260,41 @@ class Judging {
 
   // ---- what the peak is made of ----
   void PeakOptimizer() {
-    if (t_.peak.phase != Phase::kOptimizer) return;
-    const uint64_t temporary = t_.peak_by_birth_phase[Index(Phase::kOptimizer)][Index(Category::kTemporary)].rounded;
-    if (Share(temporary, t_.peak.total.rounded) < kPeakShare) return;
+    const OptimizerStep step = PredictOptimizerStep(t_, metadata_);
+    if (Share(step.temporary, t_.peak.total.rounded) < kPeakShare) return;
     const Moment* next = NextPeak(t_);
-    const uint64_t without = std::max(t_.peak.total.rounded - temporary, next != nullptr ? next->total.rounded : 0);
     Verdict v;
     v.id = "PEAK_OPTIM";
-    v.sentence =
-        Cat("The peak is inside the optimizer's step: ", HumanBytes(temporary), " of it are temporaries of the step.");
-    v.evidence = {
-        {"temporary_bytes", temporary}, {"peak_bytes", t_.peak.total.rounded}, {"peak_without_bytes", without}};
+    v.sentence = Cat("The peak is inside the optimizer's step: ", HumanBytes(step.temporary),
+                     " of it are temporaries of the step.");
+    v.evidence = {{"temporary_bytes", step.temporary}, {"peak_bytes", t_.peak.total.rounded}};
+    if (step.fused_peak) v.evidence["peak_without_bytes"] = *step.fused_peak;
+    if (step.foreach_off_peak) v.evidence["peak_foreach_off_bytes"] = *step.foreach_off_peak;
     if (next != nullptr) {
       v.evidence["next_peak_bytes"] = next->total.rounded;
       v.evidence["next_peak_phase"] = PhaseName(next->phase);
     }
-    v.suggestion = Cat("foreach=False or fused=True in the optimizer: the peak becomes about ", HumanBytes(without),
-                       next != nullptr && without == next->total.rounded ? Cat(", then set by ", PhaseName(next->phase))
-                                                                         : std::string(),
-                       ".");
-    v.price = "foreach=False: a slower step for many small tensors; fused=True: none";
+    const auto becomes = [&](const char* setting, uint64_t peak) {
+      v.suggestion += Cat(v.suggestion.empty() ? "" : "; ", setting, ": the peak becomes about ", HumanBytes(peak),
+                          next != nullptr && peak == next->total.rounded ? Cat(", then set by ", PhaseName(next->phase))
+                                                                         : std::string());
+      v.price += Cat(v.price.empty() ? "" : "; ", setting);
+    };
+    if (step.fused_peak) {
+      becomes("fused=True", *step.fused_peak);
+      v.price += ": none";
+    }
+    if (step.foreach_off_peak) {
+      becomes("foreach=False", *step.foreach_off_peak);
+      v.price += ": a slower step for many small tensors";
+    }
+    if (v.suggestion.empty()) {
+      v.suggestion =
+          "The optimizer's own settings do not lower it: step in smaller groups of parameters, or take an "
+          "optimizer that needs less";
+      v.price = "another optimizer trains differently";
+    }
+    v.suggestion += ".";
     v.confidence = "high";
     Say(std::move(v));
   }
@@ -332,22 +355,17 @@ class Judging {
   }
 
   void Workspace() {
-    const Bytes& w = t_.peak.categories[Index(Category::kWorkspace)];
+    // Not what a library keeps to the end: that is no part of the peak that could go away.
+    const Bytes& w = t_.peak_passing_workspace;
     if (Share(w.rounded, t_.peak.total.rounded) < kWorkspaceShare) return;
-    const Bytes& kept = t_.end.categories[Index(Category::kWorkspace)];
-    const bool stays = kept.rounded >= w.rounded;
     Verdict v;
     v.id = "PEAK_WORKSPACE";
-    v.sentence = Cat(HumanBytes(w.rounded), " of the peak are workspace of a library",
-                     stays ? ", kept to the end: not a leak." : ", alive only inside one operator.");
-    v.evidence = {{"workspace_bytes", w.rounded},
-                  {"blocks", w.count},
-                  {"kept_bytes", kept.rounded},
-                  {"peak_bytes", t_.peak.total.rounded}};
-    v.suggestion =
-        stays ? "One workspace per stream and handle: use fewer streams, or CUBLAS_WORKSPACE_CONFIG to make it smaller."
-              : "Cap the workspace or the algorithm choice (cudnn.benchmark=False).";
-    v.price = "slower products or convolutions";
+    v.sentence = Cat(HumanBytes(w.rounded), " of the peak are workspace of a library, alive only inside one operator.");
+    v.evidence = {{"workspace_bytes", w.rounded}, {"blocks", w.count}, {"peak_bytes", t_.peak.total.rounded}};
+    v.suggestion = metadata_.has_convolutions()
+                       ? "Choose algorithms that need less: torch.backends.cudnn.benchmark=False."
+                       : "Split the operator that takes it into smaller ones.";
+    v.price = metadata_.has_convolutions() ? "slower convolutions" : "more kernels";
     v.confidence = "high";
     Say(std::move(v));
   }
