@@ -104,6 +104,8 @@ TEST(Advise, CheckpointingKeepsInputsAndOneBlock) {
   // 2 blocks x 64 MiB become 2 inputs of 8 MiB and 64 MiB: 48 MiB less, in the backward.
   EXPECT_EQ(a->baseline_peak - s->predicted_peak, uint64_t{48} << 20);
   EXPECT_GT(s->time_factor, 1.0);
+  EXPECT_EQ(s->modules, (std::vector<std::string>{"Net.layer.0", "Net.layer.1"}));
+  EXPECT_NE(AdviceText(*a, false).find("modules: Net.layer.0 to .1"), std::string::npos);
 }
 
 TEST(Advise, AccumulationWhenItDoesNotFit) {
@@ -117,6 +119,129 @@ TEST(Advise, AccumulationWhenItDoesNotFit) {
   ASSERT_NE(s, nullptr);
   EXPECT_EQ(s->settings["accumulation_steps"], 2);
   EXPECT_TRUE(s->fits);
+}
+
+EventInput Events(const std::string& text) {
+  const auto list = ReadTextEvents("vramledger events 1\n" + text);
+  EXPECT_TRUE(list.ok()) << list.status();
+  return EventInput::FromList("test", *list);
+}
+
+constexpr char kCard[] = R"("devices":[{"index":0,"name":"card","total_bytes":1073741824}])";
+
+// A step of 100 MiB of weights and 10 MiB a sample, in segments that hold half as much again.
+std::string Step(int batch) {
+  return Cat("phase forward\nalloc x ", 10 * batch,
+             "M in=a at=100M\nphase backward\nfree x\nphase optimizer\nstep SGD\n");
+}
+std::string Padded(int batch, const std::string& settings = "") {
+  return Cat("meta {\"batch_size\":", batch, settings, ",", kCard, "}\nsegment a ", 100 + 10 * batch, "M\nsegment b ",
+             (100 + 10 * batch) / 2, "M\nalloc small 512 in=b\nphase load\nalloc w 100M in=a\nname w parameter w\n",
+             Step(batch), Step(batch));
+}
+
+TEST(Advise, ARunThatRanOutOfMemoryDoesNotFit) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const std::string refused = "phase forward\nalloc y 600M in=a at=100M\noom 500M 100M\n";
+  const auto a = Advise(Events(Padded(40) + refused), nullptr, question);
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_FALSE(a->baseline_fits);
+  ASSERT_TRUE(a->ran_out.has_value());
+  EXPECT_EQ(a->ran_out->request, uint64_t{500} << 20);
+  EXPECT_EQ(a->ran_out->peak_at_least, (uint64_t{1200} << 20) + 512);
+  const Suggestion* s = Find(*a, "LARGEST_BATCH");
+  ASSERT_NE(s, nullptr);
+  EXPECT_LT(s->settings["batch_size"].get<int>(), 40);
+  EXPECT_NE(AdviceText(*a, false).find(
+                "ran out of memory at a request of 500.0 MiB in forward of step 3; its true peak is at least 1.17 GiB"),
+            std::string::npos)
+      << AdviceText(*a, false);
+  EXPECT_EQ(AdviceJson(*a)["ran_out_of_memory"]["request_bytes"], uint64_t{500} << 20);
+}
+
+TEST(Advise, AFailureInTheFirstStepForetellsNoBatch) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const auto a = Advise(Events(Cat("meta {\"batch_size\":8,", kCard,
+                                   "}\nsegment a 900M\nphase forward\nalloc x 900M in=a\noom 300M 100M\n")),
+                        nullptr, question);
+  ASSERT_TRUE(a.ok());
+  EXPECT_FALSE(a->baseline_fits);
+  EXPECT_EQ(Find(*a, "LARGEST_BATCH"), nullptr);
+  for (const Suggestion& s : a->suggestions) EXPECT_FALSE(s.fits) << s.id;
+  question.capacity = uint64_t{24} << 30;
+  const auto larger =
+      Advise(Events(Cat("meta {\"batch_size\":8,", kCard, "}\nphase forward\nalloc x 900M\noom 300M 100M\n")), nullptr,
+             question);
+  EXPECT_FALSE(larger->baseline_fits);
+  EXPECT_NE(AdviceText(*larger, false).find("is not known to fit"), std::string::npos);
+}
+
+TEST(Advise, ReservedBytesDecide) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{2} << 30;
+  question.headroom_share = 0;
+  const auto a = Advise(Events(Padded(20)), nullptr, question);
+  ASSERT_TRUE(a.ok());
+  EXPECT_EQ(a->baseline_reserved, uint64_t{450} << 20);
+  const Suggestion *plain = Find(*a, "LARGEST_BATCH"), *expandable = Find(*a, "EXPANDABLE_SEGMENTS");
+  ASSERT_NE(plain, nullptr);
+  ASSERT_NE(expandable, nullptr);
+  ASSERT_TRUE(plain->predicted_reserved.has_value());
+  EXPECT_TRUE(plain->fits);
+  EXPECT_LE(*plain->predicted_reserved, question.capacity);
+  // 2048 MiB / 1.5 / 1.05, less the weights, at 10 MiB a sample.
+  EXPECT_NEAR(plain->settings["batch_size"].get<int>(), 120, 1);
+  EXPECT_NEAR(expandable->settings["batch_size"].get<int>(), 194, 1);
+  EXPECT_EQ(AdviceJson(*a)["suggestions"][0]["predicted_reserved_bytes"], *plain->predicted_reserved);
+  const auto already =
+      Advise(Events(Padded(20, R"(,"allocator":{"settings":"expandable_segments:True"})")), nullptr, question);
+  EXPECT_EQ(Find(*already, "EXPANDABLE_SEGMENTS"), nullptr);
+  // The worse ratio of two traces counts.
+  std::string worse = Padded(10);
+  ReplaceAll(&worse, "segment b 100M", "segment b 200M");
+  const EventInput second = Events(worse);
+  const auto two = Advise(Events(Padded(20)), &second, question);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
+}
+
+TEST(Advise, TheSecondTraceMustBeOfTheSameModel) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const EventInput other = Events(
+      R"(meta {"batch_size":8,"models":[{"name":"Net","class":"Other","parameters":[{"name":"w","numel":7,"element_bytes":4}]}]}
+phase forward
+alloc x 1M
+)");
+  const auto a = Advise(Input(4), &other, question);
+  EXPECT_FALSE(a.ok());
+  EXPECT_NE(std::string(a.status().message()).find("Other with 7 parameters"), std::string::npos);
+}
+
+TEST(Advise, HalfPrecisionOfOldCards) {
+  const std::string text =
+      R"(meta {"batch_size":8,"devices":[{"index":0,"name":"NAME","total_bytes":16000000000}],"models":[{"name":"Net","class":"Net","parameters":[{"name":"fc.weight","numel":1000,"element_bytes":4}],"layers":[{"name":"fc","class":"Linear","in_shape":[8,1000],"element_bytes":4}]}]}
+phase forward
+alloc x SIZE module=Net.fc
+alloc z 100M module=Net.Loss
+phase backward
+free x
+free z
+)";
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const auto with = [&](const char* name, const char* size) {
+    std::string t = text;
+    ReplaceAll(&t, "NAME", name);
+    ReplaceAll(&t, "SIZE", size);
+    return *Advise(Events(t), nullptr, question);
+  };
+  EXPECT_NE(Find(with("h100-80gb", "100M"), "AMP_BF16"), nullptr);
+  EXPECT_NE(Find(with("Tesla T4", "100M"), "AMP_FP16"), nullptr);
+  EXPECT_EQ(Find(with("t4", "100M"), "AMP_BF16"), nullptr);
+  EXPECT_EQ(Find(with("h100-80gb", "1M"), "AMP_BF16"), nullptr) << "what changes nothing is no advice";
 }
 
 TEST(Advise, WithoutABatchSizeItSaysSo) {
@@ -171,6 +296,23 @@ TEST(Reconcile, RowsAndDifferencesClose) {
     EXPECT_EQ(sum, row["rounded_bytes"].get<int64_t>()) << row;
   }
   EXPECT_TRUE(parameter && gradient);
+}
+
+// A share of a textbook without activations would mislead.
+TEST(Reconcile, NoShareWithoutTheActivations) {
+  const auto r = Reconcile(Input(4), std::nullopt);
+  ASSERT_TRUE(r.ok());
+  const std::string text = ReconcileText(*r, false);
+  EXPECT_EQ(text.find("of the textbook's"), std::string::npos) << text;
+  EXPECT_NE(text.find("without activations"), std::string::npos);
+  EXPECT_NE(text.find("Gradients are not part of it"), std::string::npos);
+}
+
+TEST(Reconcile, WithoutHooksItSaysSo) {
+  const auto r =
+      Reconcile(Events("meta {\"allocator\":{\"mode\":\"plugin\"}}\nphase forward\nalloc a 1M\n"), std::nullopt);
+  ASSERT_TRUE(r.ok());
+  EXPECT_NE(ReconcileText(*r, false).find("Recorded without hooks"), std::string::npos);
 }
 
 // (in + 2 pad - kernel) / stride + 1, for convolutions described in the metadata.

@@ -7,15 +7,13 @@
 #include "tools/analysis/batch_model.h"
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
+#include "tools/analysis/predictions.h"
 #include "tools/analysis/timeline.h"
 #include "tools/foreign/text.h"
 
 namespace vramledger {
 namespace {
 
-size_t Index(Phase p) {
-  return static_cast<size_t>(p);
-}
 size_t Index(Category c) {
   return static_cast<size_t>(c);
 }
@@ -61,18 +59,28 @@ class Adviser {
     const auto allowed = static_cast<uint64_t>(static_cast<double>(out_.capacity) * (1 - out_.headroom_share));
     out_.usable = allowed > out_.outside ? allowed - out_.outside : 0;
     out_.baseline_peak = t.peak.total.rounded;
-    out_.baseline_fits = out_.baseline_peak <= out_.usable;
     out_.batch = metadata.batch_size();
+    if (absl::Status s = ReadSecond(metadata); !s.ok()) return s;
+    ReadReserved(metadata);
+    ReadFailure(metadata);
     ReadLayers(metadata);
     ReadActivations();
     if (absl::Status s = Batch(metadata); !s.ok()) return s;
     Checkpointing();
     MixedPrecision(metadata);
-    OptimizerTemporaries();
+    OptimizerTemporaries(metadata);
     ZeroGrad();
     for (Suggestion& s : out_.suggestions) {
-      s.fits = s.predicted_peak <= out_.usable;
-      if (s.predicted_peak >= out_.baseline_peak && s.id != "LARGEST_BATCH" && s.id != "ACCUMULATION") {
+      if (s.id != "EXPANDABLE_SEGMENTS") {
+        s.predicted_reserved = Reserved(s.predicted_peak);
+        s.fits = s.predicted_reserved.value_or(s.predicted_peak) <= out_.usable;
+      }
+      if (out_.ran_out && !out_.ran_out->whole_step) {
+        s.fits = false;
+        s.method += "; a lower bound, as the run did not finish one step";
+      }
+      if (s.predicted_peak >= PeakAtLeast(timeline()) && s.id != "LARGEST_BATCH" && s.id != "ACCUMULATION" &&
+          s.id != "EXPANDABLE_SEGMENTS") {
         s.method += Cat("; does not lower this run's peak, which the ", PhaseName(timeline().peak.phase), " sets");
       }
     }
@@ -88,17 +96,77 @@ class Adviser {
  private:
   const Timeline& timeline() const { return out_.analysis.timeline; }
 
-  // The highest phase peak when `less(phase, moment)` bytes of it go away.
-  template <typename Less>
-  uint64_t PeakWithout(Less less) const {
-    int64_t peak = 0;
-    for (int p = 0; p < kPhaseCount; ++p) {
-      const PhasePeak& phase = timeline().phase_peaks[static_cast<size_t>(p)];
-      if (phase.seen)
-        peak = std::max(peak,
-                        static_cast<int64_t>(phase.moment.total.rounded) - less(static_cast<Phase>(p), phase.moment));
+  // ---- what the card must hold ----
+  std::optional<uint64_t> Reserved(uint64_t allocated) const {
+    if (!ratio_) return std::nullopt;
+    return static_cast<uint64_t>(static_cast<double>(allocated) * *ratio_ * (1 + kFragmentationGrowth));
+  }
+
+  void ReadReserved(const Metadata& metadata) {
+    const Timeline& t = timeline();
+    ratio_ = ReservedRatio(t);
+    if (ratio_) out_.baseline_reserved = static_cast<uint64_t>(static_cast<double>(t.peak.total.rounded) * *ratio_);
+    out_.baseline_fits = out_.baseline_reserved.value_or(out_.baseline_peak) <= out_.usable;
+    if (other_) {
+      if (const std::optional<double> second = ReservedRatio(other_->timeline))
+        ratio_ = std::max(ratio_.value_or(1), *second);
     }
-    return static_cast<uint64_t>(peak);
+    if (!ratio_) {
+      out_.notes.push_back("the trace records no segments: fragmentation is not in these predictions");
+    } else if (!metadata.expandable_segments()) {
+      out_.notes.push_back(
+          Cat("reserved is predicted as allocated x ", Percent(*ratio_),
+              " (measured, without idle segments, which are given back before a request fails) and ",
+              Percent(kFragmentationGrowth),
+              " for fragmentation to grow; with expandable_segments:True the allocated figure applies"));
+    }
+  }
+
+  // ---- a run that ran out of memory ----
+  static uint64_t DeviceTotal(const Timeline& t, const Metadata& metadata) {
+    if (t.device_total_bytes != 0) return t.device_total_bytes;
+    if (const uint64_t total = metadata.device(t.device).total_bytes; total != 0) return total;
+    return t.failures.front().moment.reserved_bytes + t.failures.front().device_free_bytes;
+  }
+
+  void ReadFailure(const Metadata& metadata) {
+    const Timeline& t = timeline();
+    if (out_.analysis.source.health.ended_early) {
+      out_.notes.push_back(
+          "the trace ends early (crash, kill, or still running): what came after may have needed more");
+    }
+    if (t.failures.empty()) return;
+    const FailedRequest& f = t.failures.front();
+    RanOut r;
+    r.request = f.request_bytes;
+    r.step = f.step;
+    r.phase = f.phase;
+    r.peak_at_least = PeakAtLeast(t);
+    r.device_total = DeviceTotal(t, metadata);
+    r.whole_step = t.has_steps && !t.steps.empty() && t.steps.front().number < f.step;
+    const uint64_t need = static_cast<uint64_t>(static_cast<double>(r.peak_at_least) * ratio_.value_or(1));
+    // A lower bound of the peak shows no fit: without a whole step nothing is known to fit.
+    if (out_.capacity <= r.device_total || need > out_.usable || !r.whole_step) out_.baseline_fits = false;
+    out_.ran_out = r;
+  }
+
+  absl::Status ReadSecond(const Metadata& metadata) {
+    if (second_ == nullptr) return absl::OkStatus();
+    absl::StatusOr<Analysis> other = Analyze(*second_, question_.device);
+    if (!other.ok()) return other.status();
+    other_ = *std::move(other);
+    const auto described = [](const Metadata& m) {
+      std::string text;
+      for (const ModelSize& model : m.model_sizes()) {
+        if (model.parameters == 0) continue;
+        text += Cat(text.empty() ? "" : ", ", model.class_name, " with ", model.parameters, " parameters");
+      }
+      return text;
+    };
+    const std::string one = described(metadata), two = described(Metadata(other_->source.metadata_json));
+    if (one.empty() || two.empty() || one == two) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        Cat("the two traces are not of one script at two batch sizes: ", one, "; the second: ", two));
   }
 
   void ReadLayers(const Metadata& metadata) {
@@ -147,38 +215,81 @@ class Adviser {
       return absl::OkStatus();
     }
     const uint64_t batch = *out_.batch;
-    BatchModel model = BatchModel::FromOne(timeline(), batch);
     std::string method =
         "one trace: activations, inputs and the temporaries of forward and backward grow with the batch, the rest "
         "stays";
-    if (second_ != nullptr) {
-      const absl::StatusOr<Analysis> other = Analyze(*second_, question_.device);
-      if (!other.ok()) return other.status();
-      const std::optional<uint64_t> other_batch = Metadata(other->source.metadata_json).batch_size();
+    const Timeline* from = &timeline();
+    uint64_t from_batch = batch;
+    std::optional<uint64_t> other_batch;
+    if (other_) {
+      other_batch = Metadata(other_->source.metadata_json).batch_size();
       if (!other_batch || *other_batch == batch)
         return absl::InvalidArgumentError("the second trace must be of another batch size");
-      model = BatchModel::FromTwo(timeline(), batch, other->timeline, *other_batch);
+    }
+    bool two = other_.has_value();
+    // What a run would have held after its failed request is unknown: no line through its peaks.
+    if (two && (out_.ran_out || !other_->timeline.failures.empty())) {
+      two = false;
+      if (out_.ran_out && other_->timeline.failures.empty()) from = &other_->timeline, from_batch = *other_batch;
+      out_.notes.push_back(Cat("one of the two runs ran out of memory, so the prediction is from the trace at batch ",
+                               from_batch, " alone"));
+    }
+    if (!from->failures.empty() && !out_.ran_out->whole_step) {
+      out_.notes.push_back(
+          Cat("the run did not finish one step, so what a step needs is not known: record a run at a smaller batch",
+              batch >= 2 ? Cat(" (such as ", batch / 2, ")") : std::string(), " and ask again"));
+      return absl::OkStatus();
+    }
+    const BatchModel model = two ? BatchModel::FromTwo(timeline(), batch, other_->timeline, *other_batch)
+                                 : BatchModel::FromOne(*from, from_batch);
+    if (two) {
       method = Cat("two traces, batch ", batch, " and ", *other_batch,
                    ": a straight line a + b x batch for the peak of each phase");
     }
-    (void)metadata;
-    if (const std::optional<uint64_t> largest = model.Largest(out_.usable)) {
+    // A batch that has failed on a card at least as large is no advice.
+    uint64_t below = ~uint64_t{0};
+    if (out_.ran_out && out_.capacity <= out_.ran_out->device_total) below = batch;
+    if (other_ && !other_->timeline.failures.empty() &&
+        out_.capacity <= DeviceTotal(other_->timeline, Metadata(other_->source.metadata_json)))
+      below = std::min(below, *other_batch);
+    const auto largest_for = [&](uint64_t allocated) -> std::optional<uint64_t> {
+      std::optional<uint64_t> largest = model.Largest(allocated);
+      if (largest && *largest >= below) largest = below - 1;
+      return largest && *largest != 0 ? largest : std::nullopt;
+    };
+    const auto per_allocated = ratio_ ? *ratio_ * (1 + kFragmentationGrowth) : 1.0;
+    const auto allocated_limit = static_cast<uint64_t>(static_cast<double>(out_.usable) / per_allocated);
+    const std::optional<uint64_t> largest = largest_for(allocated_limit);
+    const auto price_of = [batch](uint64_t n) {
+      return n >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
+    };
+    if (largest) {
       Suggestion s;
       s.id = "LARGEST_BATCH";
       s.settings = {{"batch_size", *largest}};
       s.predicted_peak = model.Peak(static_cast<double>(*largest));
-      s.method = method;
-      s.price =
-          *largest >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
-      s.time_factor = 1;
+      s.method = *largest + 1 == below ? method + Cat("; batch ", below, " failed on such a card") : method;
+      s.price = price_of(*largest);
       out_.suggestions.push_back(std::move(s));
     } else {
-      out_.notes.push_back(model.Peak(1) > out_.usable
+      out_.notes.push_back(model.Peak(1) > allocated_limit
                                ? "not even one sample fits: what does not grow with the batch is already too much"
                                : "nothing in the trace grows with the batch");
     }
+    const std::optional<uint64_t> expandable = largest_for(out_.usable);
+    if (ratio_ && expandable && *expandable > largest.value_or(0) && !metadata.expandable_segments()) {
+      Suggestion s;
+      s.id = "EXPANDABLE_SEGMENTS";
+      s.settings = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}, {"batch_size", *expandable}};
+      s.predicted_peak = model.Peak(static_cast<double>(*expandable));
+      s.predicted_reserved = s.predicted_peak;
+      s.fits = s.predicted_peak <= out_.usable;
+      s.method = method + "; free pages serve any request, so what is allocated is what the card must hold";
+      s.price = Cat(price_of(*expandable), "; needs driver support");
+      out_.suggestions.push_back(std::move(s));
+    }
     for (uint64_t parts = 2; parts <= batch && !out_.baseline_fits; ++parts) {
-      if (batch % parts != 0 || model.Peak(static_cast<double>(batch / parts)) > out_.usable) continue;
+      if (batch % parts != 0 || model.Peak(static_cast<double>(batch / parts)) > allocated_limit) continue;
       Suggestion s;
       s.id = "ACCUMULATION";
       s.settings = {{"batch_size", batch / parts}, {"accumulation_steps", parts}};
@@ -192,21 +303,28 @@ class Adviser {
     return absl::OkStatus();
   }
 
+  // At least a hundredth of the peak.
+  bool ChangesMuch(const Suggestion& s) const {
+    return static_cast<double>(s.predicted_peak) <= 0.99 * static_cast<double>(PeakAtLeast(timeline()));
+  }
+
   void Checkpointing() {
     uint64_t saved = 0, inputs = 0, largest = 0, count = 0;
+    std::vector<std::string> modules;
     for (const auto& [path, block] : blocks_) {
       if (block.saved == 0 || block.input == 0 || block.saved <= block.input) continue;
       saved += block.saved;
       inputs += block.input;
       largest = std::max(largest, block.saved);
       ++count;
+      modules.push_back(path);
     }
     if (count < 2 || saved <= inputs + largest) return;
     const auto less = static_cast<int64_t>(saved - inputs - largest);
     Suggestion s;
     s.id = "CHECKPOINTING";
     s.settings = {{"checkpoint_blocks", count}, {"use_reentrant", false}};
-    s.predicted_peak = PeakWithout([&](Phase, const Moment& m) {
+    s.predicted_peak = PeakWithout(timeline(), [&](Phase, const Moment& m) {
       // What a phase holds of the activations goes away in proportion.
       const double share = activation_bytes_ == 0
                                ? 0
@@ -219,7 +337,8 @@ class Adviser {
             HumanBytes(inputs), ") and one block's recomputation (", HumanBytes(largest), ")");
     s.price = "one more forward of the blocks: about a third more compute";
     s.time_factor = 1.33;
-    out_.suggestions.push_back(std::move(s));
+    s.modules = std::move(modules);
+    if (ChangesMuch(s)) out_.suggestions.push_back(std::move(s));
   }
 
   // Under autocast, norms and losses compute in 32 bits, products and what follows them in 16.
@@ -227,6 +346,17 @@ class Adviser {
     return Contains(kind, "LayerNorm") || Contains(kind, "RMSNorm") || Contains(kind, "GroupNorm");
   }
   static bool IsProduct(const std::string& kind) { return Contains(kind, "Linear") || Contains(kind, "Conv"); }
+
+  // Cards before compute capability 8.0 have no bfloat16 units.
+  bool HasBfloat16(const Metadata& metadata) const {
+    std::string name = metadata.device(timeline().device).name + " " + JsonText(metadata.root(), "device_name") + " ";
+    for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c == '-' ? ' ' : c;
+    for (const char* old : {"t4 ", "v100 ", "p100 ", "p40 ", "p4 "}) {
+      const size_t at = name.find(old);
+      if (at != std::string::npos && (at == 0 || name[at - 1] == ' ')) return false;
+    }
+    return true;
+  }
 
   enum class Width { kNarrow, kWide, kGone };
   Width WidthOf(const std::string& site, bool wide_stream) const {
@@ -269,10 +399,11 @@ class Adviser {
     }
     if (halved == 0) return;
     Suggestion s;
-    s.id = "AMP_BF16";
-    s.settings = {{"autocast", "bfloat16"}};
+    const bool bfloat16 = HasBfloat16(metadata);
+    s.id = bfloat16 ? "AMP_BF16" : "AMP_FP16";
+    s.settings = {{"autocast", bfloat16 ? "bfloat16" : "float16"}};
     const int64_t saving = static_cast<int64_t>(halved / 2 + gone) - static_cast<int64_t>(narrow_copies_);
-    s.predicted_peak = PeakWithout([&](Phase p, const Moment& m) -> int64_t {
+    s.predicted_peak = PeakWithout(timeline(), [&](Phase p, const Moment& m) -> int64_t {
       const bool inside = p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute;
       const double share = activation_bytes_ == 0
                                ? 0
@@ -285,9 +416,10 @@ class Adviser {
                    ") halve, those of sums, losses and masks (", HumanBytes(wide),
                    ") stay; products keep narrow copies of norms' outputs (", HumanBytes(narrow_copies_), " for ",
                    HumanBytes(gone), ") and of the weights (", HumanBytes(narrow_weights), ")");
-    s.price = "lower precision; faster on cards with bfloat16 units";
+    s.price = bfloat16 ? "lower precision; faster on cards with bfloat16 units"
+                       : "lower precision and range: it needs a gradient scaler; this card has no bfloat16 units";
     s.time_factor = 0.6;
-    out_.suggestions.push_back(std::move(s));
+    if (ChangesMuch(s)) out_.suggestions.push_back(std::move(s));
   }
 
   // The products that read a norm's output, each of which makes its own narrow copy: those that follow it under one
@@ -311,57 +443,49 @@ class Adviser {
     narrow_copies_ += layer.input_bytes / 2;
   }
 
-  void OptimizerTemporaries() {
-    const PhasePeak& step = timeline().phase_peaks[Index(Phase::kOptimizer)];
-    if (!step.seen || timeline().peak.phase != Phase::kOptimizer) return;
-    const uint64_t temporary =
-        timeline().peak_by_birth_phase[Index(Phase::kOptimizer)][Index(Category::kTemporary)].rounded;
-    if (temporary * 20 < timeline().peak.total.rounded) return;
-    uint64_t largest = 0;
-    for (const BlockGroup& g : timeline().peak_groups) {
-      if (g.phase == Phase::kOptimizer && g.category == Category::kTemporary)
-        largest = std::max(largest, g.requested_each);
-    }
-    const auto with = [&](uint64_t kept) {
-      return PeakWithout([&](Phase p, const Moment&) {
-        return p == Phase::kOptimizer ? static_cast<int64_t>(temporary - std::min(temporary, kept)) : int64_t{0};
-      });
+  void OptimizerTemporaries(const Metadata& metadata) {
+    const OptimizerStep step = PredictOptimizerStep(timeline(), metadata);
+    if (step.temporary * 20 < timeline().peak.total.rounded) return;
+    const auto add = [this](const char* id, nlohmann::ordered_json settings, uint64_t peak, double time,
+                            std::string method, const char* price) {
+      Suggestion s;
+      s.id = id;
+      s.settings = std::move(settings);
+      s.predicted_peak = peak;
+      s.time_factor = time;
+      s.method = std::move(method);
+      s.price = price;
+      out_.suggestions.push_back(std::move(s));
     };
-    out_.suggestions.push_back({"OPTIMIZER_FUSED",
-                                {{"fused", true}},
-                                with(0),
-                                1.0,
-                                Cat("the step's temporaries (", HumanBytes(temporary), ") are not made"),
-                                "none on CUDA",
-                                false});
-    out_.suggestions.push_back(
-        {"OPTIMIZER_FOREACH_OFF",
-         {{"foreach", false}},
-         with(2 * largest),
-         1.02,
-         Cat("temporaries of one tensor at a time (two of ", HumanBytes(largest), ") in place of all"),
-         "more small kernels in the step",
-         false});
+    if (step.fused_peak)
+      add("OPTIMIZER_FUSED", {{"fused", true}}, *step.fused_peak, 1.0,
+          Cat("the step's temporaries (", HumanBytes(step.temporary), ") are not made"), "none on CUDA");
+    if (step.foreach_off_peak)
+      add("OPTIMIZER_FOREACH_OFF", {{"foreach", false}}, *step.foreach_off_peak, 1.02,
+          Cat("temporaries of one tensor at a time (two of ", HumanBytes(step.largest), ") in place of all"),
+          "more small kernels in the step");
   }
 
   void ZeroGrad() {
     const uint64_t stale = timeline().peak_stale_gradients.rounded;
     if (timeline().peak.phase != Phase::kForward || stale * 20 < timeline().peak.total.rounded) return;
-    out_.suggestions.push_back({"ZERO_GRAD_EARLY",
-                                {{"zero_grad", "set_to_none, right after the step"}},
-                                PeakWithout([&](Phase p, const Moment&) {
-                                  return p == Phase::kForward ? static_cast<int64_t>(stale) : int64_t{0};
-                                }),
-                                1.0,
-                                "the gradients of the step before are freed before the forward",
-                                "none",
-                                false});
+    Suggestion s;
+    s.id = "ZERO_GRAD_EARLY";
+    s.settings = {{"zero_grad", "set_to_none, right after the step"}};
+    s.predicted_peak = PeakWithout(timeline(), [&](Phase p, const Moment&) {
+      return p == Phase::kForward ? static_cast<int64_t>(stale) : int64_t{0};
+    });
+    s.method = "the gradients of the step before are freed before the forward";
+    s.price = "none";
+    out_.suggestions.push_back(std::move(s));
   }
 
   const EventInput& input_;
   const EventInput* second_;
   const AdviceQuestion question_;
   Hindsight hindsight_;
+  std::optional<Analysis> other_;
+  std::optional<double> ratio_;  // reserved for each allocated byte; the worse of two traces
   std::map<std::string, Layer> layers_;
   std::map<std::string, RepeatedBlock> blocks_;
   std::vector<BlockGroup> activations_;

@@ -17,10 +17,21 @@ namespace vramledger {
 struct Suggestion {
   std::string id;
   nlohmann::ordered_json settings;
-  uint64_t predicted_peak = 0;
-  double time_factor = 1;  // time for the same number of samples, this run = 1
+  uint64_t predicted_peak = 0;                 // allocated
+  std::optional<uint64_t> predicted_reserved;  // what the card must hold; nothing where no segments were recorded
+  double time_factor = 1;                      // time for the same number of samples, this run = 1
   std::string method, price;
   bool fits = false;
+  std::vector<std::string> modules;  // that the setting is about, when it is not about all
+};
+
+// A run that ended, or went on, after a request that was refused.
+struct RanOut {
+  uint64_t request = 0, step = 0;
+  Phase phase = Phase::kUnknown;
+  uint64_t peak_at_least = 0;
+  uint64_t device_total = 0;
+  bool whole_step = false;  // a step was finished before
 };
 
 struct Advice {
@@ -30,6 +41,8 @@ struct Advice {
   uint64_t outside = 0;  // context and others, not available to blocks
   uint64_t usable = 0;   // for blocks: capacity less headroom less outside
   uint64_t baseline_peak = 0;
+  std::optional<uint64_t> baseline_reserved;  // measured, without what the allocator can give back
+  std::optional<RanOut> ran_out;
   bool baseline_fits = false;
   std::optional<uint64_t> batch;
   std::vector<Suggestion> suggestions;

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "tools/analysis/advise.h"
 #include "tools/analysis/format_text.h"
@@ -8,6 +10,39 @@
 
 namespace vramledger {
 
+namespace {
+
+nlohmann::ordered_json OrNull(const std::optional<uint64_t>& n) {
+  return n ? nlohmann::ordered_json(*n) : nlohmann::ordered_json(nullptr);
+}
+
+// "encoder.layer.0 to .11": runs of numbers under one parent in one word.
+std::string ModuleList(const std::vector<std::string>& modules) {
+  std::map<std::string, std::vector<uint64_t>> lists;
+  std::string out;
+  for (const std::string& path : modules) {
+    const size_t dot = path.rfind('.');
+    uint64_t number = 0;
+    if (dot != std::string::npos && ParseInteger(std::string_view(path).substr(dot + 1), &number))
+      lists[path.substr(0, dot)].push_back(number);
+    else
+      out += Cat(out.empty() ? "" : ", ", path);
+  }
+  for (auto& [parent, numbers] : lists) {
+    std::sort(numbers.begin(), numbers.end());
+    for (size_t i = 0; i < numbers.size();) {
+      size_t last = i;
+      while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+      out +=
+          Cat(out.empty() ? "" : ", ", parent, ".", numbers[i], last > i ? Cat(" to .", numbers[last]) : std::string());
+      i = last + 1;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 nlohmann::ordered_json AdviceJson(const Advice& a) {
   using Json = nlohmann::ordered_json;
   Json suggestions = Json::array();
@@ -15,11 +50,21 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
     suggestions.push_back({{"id", s.id},
                            {"settings", s.settings},
                            {"predicted_peak_bytes", s.predicted_peak},
+                           {"predicted_reserved_bytes", OrNull(s.predicted_reserved)},
                            {"predicted_time_factor", s.time_factor},
                            {"fits", s.fits},
                            {"method", s.method},
                            {"price", s.price},
                            {"verified", nullptr}});
+    if (!s.modules.empty()) suggestions.back()["modules"] = s.modules;
+  }
+  Json ran_out = nullptr;
+  if (a.ran_out) {
+    ran_out = {{"request_bytes", a.ran_out->request},
+               {"step", a.ran_out->step},
+               {"phase", PhaseName(a.ran_out->phase)},
+               {"peak_at_least_bytes", a.ran_out->peak_at_least},
+               {"device_total_bytes", a.ran_out->device_total}};
   }
   return {{"schema", "vramledger.advise/1"},
           {"source", SourceJson(a.analysis)},
@@ -28,7 +73,9 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
           {"outside_bytes", a.outside},
           {"usable_bytes", a.usable},
           {"baseline_peak_bytes", a.baseline_peak},
+          {"baseline_reserved_bytes", OrNull(a.baseline_reserved)},
           {"baseline_fits", a.baseline_fits},
+          {"ran_out_of_memory", std::move(ran_out)},
           {"batch_size", a.batch ? Json(*a.batch) : Json(nullptr)},
           {"suggestions", std::move(suggestions)},
           {"notes", a.notes}};
@@ -36,17 +83,35 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
 
 std::string AdviceText(const Advice& a, bool color) {
   const Metadata metadata(a.analysis.source.metadata_json);
-  std::string headline =
-      Cat("The run", a.batch ? Cat(" at batch ", *a.batch) : std::string(), " peaks at ", HumanBytes(a.baseline_peak),
-          metadata.virtual_device() ? " on a virtual device" : "", " and ", a.baseline_fits ? "fits" : "does not fit",
+  const std::string run = Cat("The run", a.batch ? Cat(" at batch ", *a.batch) : std::string());
+  const std::string device = metadata.virtual_device() ? " on a virtual device" : "";
+  const bool unknown = a.ran_out && !a.ran_out->whole_step && a.capacity > a.ran_out->device_total &&
+                       a.ran_out->peak_at_least <= a.usable;
+  const std::string verdict =
+      Cat(a.baseline_fits ? "fits"
+          : unknown       ? "is not known to fit"
+                          : "does not fit",
           " in ", HumanBytes(a.capacity), " (", HumanBytes(a.usable), " for blocks, after ", Percent(a.headroom_share),
           " headroom and ", HumanBytes(a.outside), " outside the allocator).");
+  std::string headline;
+  if (a.ran_out) {
+    headline = Cat(run, device, " ran out of memory at a request of ", HumanBytes(a.ran_out->request), " in ",
+                   PhaseAndStep(a.analysis.timeline, a.ran_out->phase, a.ran_out->step), "; its true peak is at least ",
+                   HumanBytes(a.ran_out->peak_at_least), ". It ", verdict);
+  } else {
+    headline = Cat(run, " peaks at ", HumanBytes(a.baseline_peak), " allocated",
+                   a.baseline_reserved ? Cat(", ", HumanBytes(*a.baseline_reserved), " reserved") : std::string(),
+                   device, ", and ", verdict);
+  }
   std::string out = color ? Cat("\033[1m", headline, "\033[0m\n") : Cat(headline, "\n");
   for (const Suggestion& s : a.suggestions) {
     char factor[32];
     std::snprintf(factor, sizeof(factor), "%.2f", s.time_factor);
-    out += Cat("\n", s.id, " ", s.settings.dump(), ": ", s.fits ? "fits" : "does not fit", ", predicted peak ",
-               HumanBytes(s.predicted_peak), ", time x ", factor, "\n  how: ", s.method, "\n  price: ", s.price,
+    out += Cat("\n", s.id, " ", s.settings.dump(), ": ", s.fits ? "fits" : "does not fit", ", predicted ",
+               HumanBytes(s.predicted_peak), " allocated",
+               s.predicted_reserved ? Cat(", ", HumanBytes(*s.predicted_reserved), " reserved") : std::string(),
+               ", time x ", factor, "\n  how: ", s.method,
+               s.modules.empty() ? std::string() : Cat("\n  modules: ", ModuleList(s.modules)), "\n  price: ", s.price,
                "; not verified by a second run\n");
   }
   for (const std::string& note : a.notes) out += Cat("\nNote: ", note, ".\n");

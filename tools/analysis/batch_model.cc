@@ -43,6 +43,16 @@ BatchModel BatchModel::FromOne(const Timeline& t, uint64_t batch) {
     model.lines_[p] = {static_cast<double>(m.total.requested - grows) + Slack(m),
                        static_cast<double>(grows) / static_cast<double>(batch)};
   }
+  for (const FailedRequest& f : t.failures) {
+    const Moment& m = f.moment;
+    uint64_t grows = Requested(m, Category::kActivation) + Requested(m, Category::kInput);
+    if (GrowsTemporaries(f.phase)) grows += Requested(m, Category::kTemporary) + f.request_bytes;
+    const Line line = {static_cast<double>(m.total.requested + f.request_bytes - grows) + Slack(m),
+                       static_cast<double>(grows) / static_cast<double>(batch)};
+    Line& known = model.lines_[static_cast<size_t>(f.phase)];
+    const auto at = [batch](const Line& l) { return l.fixed + l.per_sample * static_cast<double>(batch); };
+    if (at(line) > at(known)) known = line;
+  }
   return model;
 }
 
