@@ -150,7 +150,11 @@ DeviceAllocator::Supply DeviceAllocator::SupplyVmmBlock(const Request& request, 
       if (supply != Supply::kOk) return supply;
       place = FindVmmPlace(request);
     }
-    const uintptr_t keep = place.first->address, keep_end = keep + request.bytes;
+    // A free block before an unmapped place stays as well: unmapped, it would become one block with it.
+    const Block* const before = place.first->prev;
+    const uintptr_t keep =
+        before != nullptr && before->state == BlockState::kFree ? before->address : place.first->address;
+    const uintptr_t keep_end = place.first->address + request.bytes;
     const size_t allowance = VmmAllowance(request.bytes);
     const size_t wanted = reserved_bytes() + place.unmapped_bytes;
     if (wanted > allowance && ReclaimGranules(wanted - allowance, keep, keep_end) < wanted - allowance) {

@@ -74,6 +74,22 @@ TEST_F(VmmPolicy, AHoleBetweenBlocksIsEmptiedAndFilledAgain) {
   EXPECT_EQ(Take(34 * kMiB), longer);  // what is mapped is taken first
 }
 
+// The place found begins with an unmapped block behind a free one, as cheap a place to begin; what is free before it
+// must not be unmapped and become one with it.
+TEST_F(VmmPolicy, TheBlockBeforeThePlaceStays) {
+  StartVmm("", OfSize(52 * kMiB));
+  Take(8 * kMiB);
+  void* hole = Take(24 * kMiB);
+  void* after = Take(12 * kMiB);
+  Take(8 * kMiB);
+  Give(hole);
+  ASSERT_NE(Take(20 * kMiB, 1), nullptr);  // with granules of the hole: 4 MiB free, 20 MiB unmapped
+  Give(after);
+  device_->SetCapacity(100 * kMiB);
+  EXPECT_EQ(Take(23 * kMiB + kMiB / 2), hole);
+  EXPECT_EQ(Reserved(), static_cast<int64_t>(72 * kMiB));
+}
+
 TEST_F(VmmPolicy, WaitsForAnotherStreamRatherThanFail) {
   SimulatedDeviceOptions options = OfSize(64 * kMiB);
   options.completion = Completion::kManual;
