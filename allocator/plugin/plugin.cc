@@ -78,6 +78,16 @@ bool Plugin::Initialize() {
     }
     memory_ = *std::move(memory);
     const int devices = memory_->device_count();
+    if (settings->policy == AllocatorSettings::Policy::kVmm && devices > 0) {
+      void* probe = nullptr;
+      const size_t bytes = memory_->granularity(0);
+      if (memory_->ReserveAddress(0, bytes, &probe) == DeviceResult::kOk) {
+        memory_->ReleaseAddress(0, probe, bytes);
+      } else {
+        settings->policy = AllocatorSettings::Policy::kNative;
+        Complain("the device has no virtual memory management; the policy native serves in place of vmm");
+      }
+    }
     ledger_ = std::make_unique<CategoryLedger>(devices);
     recorder_ = std::make_unique<Recorder>(*ledger_, phases_, devices);
     AllocatorObserver* const observer = adapter_ != nullptr ? adapter_->Wrap(*recorder_, devices) : recorder_.get();
