@@ -142,7 +142,8 @@ absl::Status TraceReader::Initialize() {
   if (header_.state != static_cast<uint32_t>(TraceState::kClosed)) {
     health_.ended_early = true;
     health_.notes.push_back("the trace ended early: the program was killed or is still running");
-  } else if (pieces_.size() < header_.total_chunks) {
+  } else if (pieces_.size() < header_.total_chunks && header_.losses[static_cast<uint32_t>(LossCause::kDiskFull)] == 0) {
+    // Chunks that the disk had no room for are counted losses, not damage.
     Damaged(absl::StrCat(header_.total_chunks - pieces_.size(), " of ", header_.total_chunks, " chunks of records are missing"));
   }
   return absl::OkStatus();
