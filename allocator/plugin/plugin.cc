@@ -105,9 +105,14 @@ bool Plugin::Initialize() {
         memory_->MemoryInfo(i, &info);
         devices_json.push_back({{"index", i}, {"total_bytes", info.total_bytes}, {"free_bytes_at_start", info.free_bytes}});
       }
-      writer_->AppendMetadata(nlohmann::json{{"devices", devices_json},
-                                             {"allocator", {{"mode", mode_}, {"policy", settings->policy_name()}, {"settings", settings->ToString()}}}}
-                                  .dump());
+      nlohmann::json metadata = {{"devices", devices_json},
+                                 {"allocator", {{"mode", mode_}, {"policy", settings->policy_name()}, {"settings", settings->ToString()}}}};
+      // The Python package says so too, but is not always there.
+      if (const char* device = std::getenv("VRAMLEDGER_VIRTUAL_DEVICE"); device != nullptr && *device != '\0') {
+        metadata["virtual_device"] = true;
+        metadata["device_name"] = device;
+      }
+      writer_->AppendMetadata(metadata.dump());
     }
     ready_.store(true, std::memory_order_release);
   });
@@ -278,6 +283,10 @@ void Plugin::StepDone(uint32_t optimizer) {
   const uint64_t step = steps_.fetch_add(1) + 1;
   if (!ready_.load(std::memory_order_acquire)) return;
   recorder_->Control(RecordKind::kStep, optimizer, step, 0, phases_.program_phase());
+  SampleDevices();
+}
+
+void Plugin::SampleDevices() {
   recorder_->RequestCounters();
   for (int device = 0; device < core_->device_count(); ++device) {
     DeviceMemoryInfo info;
@@ -298,6 +307,8 @@ void Plugin::OnPhaseChange(Phase previous, Phase now, uint32_t scope) {
   if (!ready_.load(std::memory_order_acquire)) return;
   recorder_->Control(RecordKind::kPhase, scope, static_cast<uint64_t>(previous), 0, now);
   ledger_->EnterPhase(now, *core_);
+  // Without hooks nobody announces the end of a step.
+  if (previous == Phase::kOptimizer && !phases_.hooks_active()) SampleDevices();
 }
 
 std::string Plugin::StatisticsJson() {

@@ -83,6 +83,8 @@ class Plugin : public PhaseListener {
   Plugin();
   bool Initialize();
   std::string OutOfMemoryText(const OutOfMemoryInfo& info);
+  // Records what each device says is in use. Without the core's locks.
+  void SampleDevices();
 
   const char* mode_ = "plugin";
   bool observes_ = false;

@@ -136,3 +136,6 @@ def test_the_pure_form_gives_the_same_ledger(shared_bench, reconciled, hooks):
     buffers_and_inputs = requested(ours, "buffer") + requested(ours, "input") if unnamed else 0
     assert 0 <= requested(pure, "parameter") - requested(ours, "parameter") <= buffers_and_inputs
     assert pure["unexplained_share"] < 0.01
+    device = shared_bench.json("report", trace)["device"]
+    assert device["virtual"] is True
+    assert device["used_peak_bytes"] > device["all"][0]["peak_rounded_bytes"]

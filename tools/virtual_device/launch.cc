@@ -173,7 +173,11 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   environment["VRAMLEDGER_VIRTUAL_DEVICE_COUNT"] = std::to_string(o.devices);
   environment["VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER"] = o.address_order;
   if (!o.delay_seed.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED"] = o.delay_seed;
-  const std::string report = !o.report.empty() ? o.report : o.trace.empty() ? "" : o.trace + ".device.json";
+  // A script that plugs the allocator in itself names the trace in the environment.
+  const char* named = std::getenv("VRAMLEDGER_TRACE");
+  std::string trace = o.trace;
+  if (trace.empty() && named != nullptr && std::strchr(named, '%') == nullptr) trace = named;
+  const std::string report = !o.report.empty() ? o.report : trace.empty() ? "" : trace + ".device.json";
   if (!report.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_REPORT"] = fs::absolute(report).string();
   return launch;
 }
