@@ -50,6 +50,7 @@ Plugin& Plugin::Get() {
 Plugin::Plugin() : phases_(this) {
   phases_.signals().Load();
   probe_.Load();
+  casts_.Load();
   ::pthread_atfork(nullptr, nullptr, [] {
     Plugin& p = Get();
     p.forked_.store(true);
@@ -162,6 +163,7 @@ BlockTag Plugin::NewTag(size_t bytes) {
   const uint64_t site =
       (uint64_t{reading.module} << 24) ^ (uint64_t{tag.phase} << 16) ^ reading.thread ^ (previous_bytes << 3);
   if (probe_.AskedByLibrary(bytes, site)) tag.flags |= kFlagLibrary;
+  if (casts_.Casts(bytes, site)) tag.flags |= kFlagCast;
   previous_bytes = bytes;
   return tag.Pack();
 }

@@ -10,6 +10,7 @@
 
 #include "allocator/core/caching_allocator.h"
 #include "allocator/plugin/caller_probe.h"
+#include "allocator/plugin/cast_probe.h"
 #include "allocator/plugin/category_ledger.h"
 #include "allocator/plugin/recorder.h"
 #include "tracer/phase/phase_tracker.h"
@@ -98,6 +99,7 @@ class Plugin : public PhaseListener {
   std::atomic<bool> ready_{false};
   PhaseTracker phases_;
   CallerProbe probe_;
+  CastProbe casts_;
   std::mutex trace_mutex_;
   std::unique_ptr<TraceWriter> writer_;
   bool trace_closed_ = false;

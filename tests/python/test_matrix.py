@@ -86,6 +86,14 @@ def test_buckets_are_communication_unless_they_are_the_gradients(runs):
     assert requested(runs["two towers"], "communication") == 0
 
 
+def test_casts_of_weights_are_told_from_casts_of_activations(runs):
+    """Even where both have the same size: 64 tokens, 64 wide."""
+    layer = 4 * (64 * 64 + 64) + (64 * 256 + 256) + (256 * 64 + 64)
+    head = (64 * 64 + 64) + (64 * 512 + 512)
+    assert requested(runs["BERT bf16"], "cast_cache") == 2 * (2 * layer + head)
+    assert requested(runs["BERT"], "cast_cache") == 0
+
+
 def test_a_gan_of_small_networks_gets_no_verdict(runs):
     assert [v["id"] for v in runs["DCGAN"]["report"]["verdicts"]] == []
 

@@ -3,11 +3,17 @@
 #define VRAMLEDGER_TOOLS_ANALYSIS_BLOCK_TABLE_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "tracer/format/event.h"
+#include "tracer/format/record.h"
 #include "tracer/phase/category_rules.h"
 
 namespace vramledger {
@@ -29,6 +35,7 @@ struct Block {
   Category category = Category::kUnknown;  // second pass
   bool pending = false;
   bool first_of_size_on_thread = false;
+  bool cast_of_parameter = false;
 };
 
 class BlockTable {
@@ -63,12 +70,13 @@ class BlockTable {
         }
         if (!it->second.pending) marks_.Enter(e.phase, clock_);
         visitor.OnEnd(it->second);
+        if (it->second.cast_of_parameter) casts_.erase({it->second.module, it->second.requested});
         live_.erase(it);
         break;
       }
       case RecordKind::kPhase:
         marks_.Enter(e.phase, clock_);
-        if (e.phase == Phase::kOptimizer && e.a != 0) marks_.ExpectSteps();
+        if (e.phase == Phase::kOptimizer && e.a != 0 && e.c == 0) marks_.ExpectSteps();
         break;
       case RecordKind::kStep:
         marks_.Step(clock_);
@@ -89,6 +97,9 @@ class BlockTable {
 
   // Facts of a block as known now. The ids say which sites mark workspace and unrecorded births.
   BlockFacts Facts(const Block& b, bool at_end, uint32_t workspace_site, uint32_t before_site) const;
+
+  // How strings are looked up; without it, casts of parameters are told by their sizes alone.
+  void set_text(std::function<std::string_view(uint32_t)> text) { text_ = std::move(text); }
 
   const PhaseMarks& marks() const { return marks_; }
   uint64_t clock() const { return clock_; }
@@ -123,12 +134,21 @@ class BlockTable {
       const uint64_t place = static_cast<uint64_t>(e.device) << 32 | static_cast<uint64_t>(e.thread) << 16 | e.stream;
       b.first_of_size_on_thread = workspace_places_.insert({e.requested_bytes, place}).second;
     }
+    // In the module's own order: autocast casts a weight before the input, which may be of the same size.
+    if ((e.flags & kFlagCast) != 0 && IsSizeOfParameter(e.module, 2 * e.requested_bytes)) {
+      b.cast_of_parameter = casts_.insert({e.module, e.requested_bytes}).second;
+    }
     visitor.OnBirth(b);
   }
   void Name(const Event& e);
+  // Of a parameter of that module; of any, where the module has none of its own (a tied weight).
+  bool IsSizeOfParameter(uint32_t module, uint64_t bytes) const;
 
+  std::function<std::string_view(uint32_t)> text_;
   absl::flat_hash_map<uint64_t, Block> live_;
   absl::flat_hash_set<std::pair<uint64_t, uint64_t>> workspace_places_;
+  std::map<std::string, absl::flat_hash_set<uint64_t>, std::less<>> parameter_sizes_;  // by module; of all under ""
+  absl::flat_hash_set<std::pair<uint32_t, uint64_t>> casts_;  // live casts of parameters: module and bytes
   PhaseMarks marks_;
   uint64_t clock_ = 0;
   uint64_t ordinal_ = 0;

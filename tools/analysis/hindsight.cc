@@ -11,7 +11,9 @@ namespace {
 
 class Pass {
  public:
-  explicit Pass(EventSource& source) : source_(source) {}
+  explicit Pass(EventSource& source) : source_(source) {
+    table_.set_text([this](uint32_t id) { return source_.String(id); });
+  }
 
   Hindsight Run() {
     Event e;

@@ -52,6 +52,7 @@ enum MemoryFlags : uint8_t {
   kFlagKeepGraph = 1 << 3,      // the graph task keeps its graph (retain_graph or create_graph)
   kFlagSignals = 1 << 4,        // the four above were readable (PyTorch found in the process)
   kFlagSmallPool = 1 << 5,      // served from the pool of small blocks (requests <= 1 MiB)
+  kFlagCast = 1 << 7,           // made by a cast of autocast's own
   kFlagLibrary = 1 << 6,        // asked for by library code directly (cuBLAS, cuDNN, CUB ...), not for a tensor's storage
 };
 

@@ -91,6 +91,7 @@ Category Categorize(const BlockFacts& f) {
   }
   if (f.before_trace) return FromItsEnd(f);
   if (IsWorkspace(f)) return Category::kWorkspace;
+  if (f.cast_of_parameter) return Category::kCastCache;
   switch (f.birth_phase) {
     case Phase::kForward:
     case Phase::kRecompute:

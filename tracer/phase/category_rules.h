@@ -20,6 +20,7 @@ struct BlockFacts {
   bool before_trace = false;               // alive when the recording began: nothing is known of its birth
   Phase free_phase = Phase::kUnknown;      // where it was freed; used only for blocks from before the recording
   bool workspace_hint = false;             // a stack frame or a name says that a library took it as its workspace
+  bool cast_of_parameter = false;          // autocast made it, in the size that a parameter has in lower precision
   bool first_of_size_on_thread = false;    // no earlier block of this size was made by this thread on this stream
   bool before_first_backward_end = false;  // born before the first backward of the program ended
   bool alive_at_forward_start = false;     // alive when a forward (or eval) phase began after its birth

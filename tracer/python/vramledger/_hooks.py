@@ -136,9 +136,12 @@ class Hooks:
 
     def name_tensors(self, root, name):
         """Tells what the storages of the parameters and buffers hold. Cheap enough to be repeated after a move to the device."""
-        for path, parameter in root.named_parameters():
+        for path, parameter in root.named_parameters(remove_duplicate=False):
             full = f"{name}.{_describe.plain_path(root, path)}"
-            self._parameter_names[id(parameter)] = (weakref.ref(parameter), full)
+            # A tied weight is known by its first name; the others say which modules use it.
+            known = self._parameter_names.get(id(parameter))
+            if known is None or known[0]() is not parameter:
+                self._parameter_names[id(parameter)] = (weakref.ref(parameter), full)
             self._name_tensor(parameter, PARAMETER, full)
         for path, buffer in root.named_buffers():
             self._name_tensor(buffer, BUFFER, f"{name}.{_describe.plain_path(root, path)}")

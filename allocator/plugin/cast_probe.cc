@@ -1,0 +1,58 @@
+#include "allocator/plugin/cast_probe.h"
+
+#include <dlfcn.h>
+#include <unwind.h>
+
+namespace vramledger {
+namespace {
+
+constexpr int kMaxFrames = 64;
+
+struct Answer {
+  uint64_t key = 0;
+  bool casts = false;
+};
+// Direct-mapped; a collision only costs another walk.
+constexpr size_t kAnswers = 2048;
+// A pointer, since a shared library's own thread-local memory is scarce. Leaked: allocations outlive thread-local destructors.
+thread_local Answer* answers = nullptr;
+
+}  // namespace
+
+void CastProbe::Load() {
+  cast_ = FindFunctionRange("libtorch_cpu.so", "_ZN2at8autocast11cached_castEN3c1010ScalarTypeERKNS_6TensorENS1_10DeviceTypeE");
+  void* cpu = ::dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+  if (cpu == nullptr || cast_.end == 0) return;
+  enter_ = reinterpret_cast<int (*)()>(::dlsym(cpu, "_ZN2at8autocast17increment_nestingEv"));
+  leave_ = reinterpret_cast<int (*)()>(::dlsym(cpu, "_ZN2at8autocast17decrement_nestingEv"));
+}
+
+bool CastProbe::Casts(size_t bytes, uint64_t context) const {
+  if (enter_ == nullptr || leave_ == nullptr) return false;
+  // Inside a cast autocast reads as disabled; only its depth of nesting on this thread, a plain number, says that it is on.
+  enter_();
+  if (leave_() == 0) return false;
+  const uint64_t key = ((context * 0x9e3779b97f4a7c15u) ^ (bytes * 0xff51afd7ed558ccdu)) | 1;
+  if (answers == nullptr) answers = new Answer[kAnswers];
+  Answer& answer = answers[(key >> 20) % kAnswers];
+  if (answer.key != key) answer = Answer{key, WalkStack()};
+  return answer.casts;
+}
+
+bool CastProbe::WalkStack() const {
+  struct Walk {
+    FunctionRange cast;
+    int frames = 0;
+    bool found = false;
+  } walk{cast_};
+  ::_Unwind_Backtrace(
+      [](_Unwind_Context* context, void* data) -> _Unwind_Reason_Code {
+        auto* w = static_cast<Walk*>(data);
+        w->found = w->cast.Holds(static_cast<uintptr_t>(::_Unwind_GetIP(context)));
+        return w->found || ++w->frames > kMaxFrames ? _URC_END_OF_STACK : _URC_NO_REASON;
+      },
+      &walk);
+  return walk.found;
+}
+
+}  // namespace vramledger
