@@ -207,6 +207,29 @@ TEST(Advise, ReservedBytesDecide) {
   EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
 }
 
+// A workspace that passes with its operator is made for the batch; one that stays is not.
+TEST(Advise, PassingWorkspacesGrowWithTheBatch) {
+  const auto list = ReadTextEvents(Cat(R"(vramledger events 1
+meta {"batch_size":10}
+phase forward
+alloc kept 50M flags=)",
+                                       uint32_t{kFlagLibrary}, R"(
+alloc x 100M
+phase backward
+alloc w 100M flags=)",
+                                       uint32_t{kFlagLibrary}, R"(
+free w
+free x
+phase optimizer
+alloc m 1M
+step SGD
+)"));
+  ASSERT_TRUE(list.ok()) << list.status();
+  const auto a = Analyze(EventInput::FromList("test", *list));
+  ASSERT_TRUE(a.ok());
+  EXPECT_EQ(BatchModel::FromOne(a->timeline, 10).Peak(20), uint64_t{450} << 20);
+}
+
 TEST(Advise, TheSecondTraceMustBeOfTheSameModel) {
   AdviceQuestion question;
   question.capacity = uint64_t{1} << 30;

@@ -19,6 +19,19 @@ bool GrowsTemporaries(Phase p) {
   return p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute || p == Phase::kEval;
 }
 
+// What grows with the batch at one moment. Of the workspaces only those that a library keeps, which the optimizer's
+// step still sees, have a size of their own.
+uint64_t Growing(const Timeline& t, Phase p, const Moment& m) {
+  uint64_t grows = Requested(m, Category::kActivation) + Requested(m, Category::kInput);
+  if (!GrowsTemporaries(p)) return grows;
+  grows += Requested(m, Category::kTemporary);
+  if (const PhasePeak& step = t.phase_peaks[static_cast<size_t>(Phase::kOptimizer)]; step.seen) {
+    const uint64_t now = Requested(m, Category::kWorkspace);
+    grows += now - std::min(now, Requested(step.moment, Category::kWorkspace));
+  }
+  return grows;
+}
+
 }  // namespace
 
 BatchModel BatchModel::FromTwo(const Timeline& a, uint64_t batch_a, const Timeline& b, uint64_t batch_b) {
@@ -38,15 +51,13 @@ BatchModel BatchModel::FromOne(const Timeline& t, uint64_t batch) {
   for (size_t p = 0; p < kPhaseCount; ++p) {
     if (!t.phase_peaks[p].seen) continue;
     const Moment& m = t.phase_peaks[p].moment;
-    uint64_t grows = Requested(m, Category::kActivation) + Requested(m, Category::kInput);
-    if (GrowsTemporaries(static_cast<Phase>(p))) grows += Requested(m, Category::kTemporary);
+    const uint64_t grows = Growing(t, static_cast<Phase>(p), m);
     model.lines_[p] = {static_cast<double>(m.total.requested - grows) + Slack(m),
                        static_cast<double>(grows) / static_cast<double>(batch)};
   }
   for (const FailedRequest& f : t.failures) {
     const Moment& m = f.moment;
-    uint64_t grows = Requested(m, Category::kActivation) + Requested(m, Category::kInput);
-    if (GrowsTemporaries(f.phase)) grows += Requested(m, Category::kTemporary) + f.request_bytes;
+    const uint64_t grows = Growing(t, f.phase, m) + (GrowsTemporaries(f.phase) ? f.request_bytes : 0);
     const Line line = {static_cast<double>(m.total.requested + f.request_bytes - grows) + Slack(m),
                        static_cast<double>(grows) / static_cast<double>(batch)};
     Line& known = model.lines_[static_cast<size_t>(f.phase)];

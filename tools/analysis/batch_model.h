@@ -17,8 +17,8 @@ class BatchModel {
  public:
   // From two runs at different batch sizes, both of which came to their end.
   static BatchModel FromTwo(const Timeline& a, uint64_t batch_a, const Timeline& b, uint64_t batch_b);
-  // From one run: what grows with the batch is taken to be activations, inputs, and the temporaries of forward and
-  // backward.
+  // From one run: what grows with the batch is taken to be activations, inputs, and the temporaries and passing
+  // workspaces of forward and backward.
   // A request that failed counts as held at its moment; one of the optimizer's does not grow.
   static BatchModel FromOne(const Timeline& t, uint64_t batch);
 
