@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "allocator/plugin/site_memo.h"
 #include "tracer/format/fast_tls.h"
 
 namespace vramledger {
@@ -14,14 +15,7 @@ namespace {
 
 constexpr int kMaxFrames = 12;
 
-struct Answer {
-  uint64_t key = 0;
-  bool library = false;
-};
-// Direct-mapped; a collision only costs another walk.
-constexpr size_t kAnswers = 4096;
-// A pointer, since a shared library's own thread-local memory is scarce. Leaked: allocations outlive thread-local destructors.
-VRAMLEDGER_FAST_TLS Answer* answers = nullptr;
+VRAMLEDGER_FAST_TLS SiteAnswer* answers = nullptr;
 
 }  // namespace
 
@@ -55,11 +49,7 @@ void CallerProbe::Load() {
 
 bool CallerProbe::AskedByLibrary(size_t bytes, uint64_t context) const {
   if (torch_cuda_.end == 0 || torch_cpu_.end == 0) return false;
-  const uint64_t key = ((context * 0x9e3779b97f4a7c15u) ^ (bytes * 0xff51afd7ed558ccdu)) | 1;
-  if (answers == nullptr) answers = new Answer[kAnswers];
-  Answer& answer = answers[(key >> 20) % kAnswers];
-  if (answer.key != key) answer = Answer{key, WalkStack()};
-  return answer.library;
+  return AnswerForSite(answers, bytes, context, [this] { return WalkStack(); });
 }
 
 bool CallerProbe::WalkStack() const {

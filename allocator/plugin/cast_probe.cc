@@ -3,19 +3,14 @@
 #include <dlfcn.h>
 #include <unwind.h>
 
+#include "allocator/plugin/site_memo.h"
+
 namespace vramledger {
 namespace {
 
 constexpr int kMaxFrames = 64;
 
-struct Answer {
-  uint64_t key = 0;
-  bool casts = false;
-};
-// Direct-mapped; a collision only costs another walk.
-constexpr size_t kAnswers = 2048;
-// A pointer, since a shared library's own thread-local memory is scarce. Leaked: allocations outlive thread-local destructors.
-thread_local Answer* answers = nullptr;
+thread_local SiteAnswer* answers = nullptr;
 
 }  // namespace
 
@@ -32,11 +27,7 @@ bool CastProbe::Casts(size_t bytes, uint64_t context) const {
   // Inside a cast autocast reads as disabled; only its depth of nesting on this thread, a plain number, says that it is on.
   enter_();
   if (leave_() == 0) return false;
-  const uint64_t key = ((context * 0x9e3779b97f4a7c15u) ^ (bytes * 0xff51afd7ed558ccdu)) | 1;
-  if (answers == nullptr) answers = new Answer[kAnswers];
-  Answer& answer = answers[(key >> 20) % kAnswers];
-  if (answer.key != key) answer = Answer{key, WalkStack()};
-  return answer.casts;
+  return AnswerForSite(answers, bytes, context, [this] { return WalkStack(); });
 }
 
 bool CastProbe::WalkStack() const {
