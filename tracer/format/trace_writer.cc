@@ -306,7 +306,10 @@ void TraceWriter::SealSlot(const Slot& slot) {
     std::memcpy(compress_buffer_.data(), &sealed, sizeof(sealed));
     const uint64_t total = sizeof(ChunkHeader) + packed;
     written = WriteAll(compress_buffer_.data(), total, end_offset_);
-    if (written) end_offset_ = RoundUp(end_offset_ + total, kChunkAlign);
+    if (written) {
+      end_offset_ = RoundUp(end_offset_ + total, kChunkAlign);
+    } else if (::ftruncate(fd_, static_cast<off_t>(end_offset_)) != 0) { /* the half-written chunk then reads as cut off */
+    }
   }
   if (!written) AddLoss(LossCause::kDiskFull, records);
   // The ordinal goes first: a reader that meets a half-cleared slot must not take it for the chunk just written.
