@@ -69,4 +69,7 @@ VRAMLEDGER_EXPORT void vramledger_metadata(const char* json) { Plugin::Get().Met
 VRAMLEDGER_EXPORT int vramledger_phase() { return static_cast<int>(Plugin::Get().phases().program_phase()); }
 // JSON text; returns its whole length, so that a caller with too small a buffer can come back.
 VRAMLEDGER_EXPORT size_t vramledger_statistics(char* out, size_t capacity) { return CopyOut(Plugin::Get().StatisticsJson(), out, capacity); }
+VRAMLEDGER_EXPORT void vramledger_set_node_reader(void* reader) {
+  Plugin::Get().SetNodeReader(reinterpret_cast<vramledger::NodeReader>(reader));
+}
 VRAMLEDGER_EXPORT void vramledger_reset_peaks(int device) { Plugin::Get().ResetPeaks(device); }

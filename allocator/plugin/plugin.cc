@@ -1,5 +1,6 @@
 #include "allocator/plugin/plugin.h"
 
+#include <cxxabi.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -159,6 +160,10 @@ BlockTag Plugin::NewTag(size_t bytes) {
   tag.flags = reading.flags;
   tag.module = reading.module;
   tag.thread = reading.thread;
+  if (reading.node_changed && ready_.load(std::memory_order_acquire)) {
+    recorder_->Control(RecordKind::kNode, NodeName(reading.node.type), reading.node.type != nullptr ? reading.node.sequence : UINT64_MAX,
+                       reading.forward_thread, reading.phase);
+  }
   static VRAMLEDGER_FAST_TLS size_t previous_bytes = 0;
   const uint64_t site =
       (uint64_t{reading.module} << 24) ^ (uint64_t{tag.phase} << 16) ^ reading.thread ^ (previous_bytes << 3);
@@ -166,6 +171,24 @@ BlockTag Plugin::NewTag(size_t bytes) {
   if (casts_.Casts(bytes, site)) tag.flags |= kFlagCast;
   previous_bytes = bytes;
   return tag.Pack();
+}
+
+uint32_t Plugin::NodeName(const char* type) {
+  if (type == nullptr || writer_ == nullptr) return 0;
+  {
+    std::lock_guard<SpinLock> guard(node_names_lock_);
+    if (const auto it = node_names_.find(type); it != node_names_.end()) return it->second;
+  }
+  // The type's own name: a node's name() takes the GIL where the node is written in Python.
+  int status = 0;
+  char* const readable = abi::__cxa_demangle(type, nullptr, nullptr, &status);
+  std::string_view name = status == 0 ? readable : type;
+  if (const size_t scope = name.rfind("::"); scope != std::string_view::npos) name.remove_prefix(scope + 2);
+  const uint32_t id = Intern(name);
+  std::free(readable);
+  std::lock_guard<SpinLock> guard(node_names_lock_);
+  node_names_[type] = id;
+  return id;
 }
 
 void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {

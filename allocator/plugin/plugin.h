@@ -13,6 +13,8 @@
 #include "allocator/plugin/cast_probe.h"
 #include "allocator/plugin/category_ledger.h"
 #include "allocator/plugin/recorder.h"
+#include "absl/container/flat_hash_map.h"
+#include "tracer/format/spin_lock.h"
 #include "tracer/phase/phase_tracker.h"
 
 namespace vramledger {
@@ -78,11 +80,16 @@ class Plugin : public PhaseListener {
   std::string StatisticsJson();
   void ResetPeaks(int device);
 
+  // Backward's allocations are told with the node that runs from now on. Null: no longer.
+  void SetNodeReader(NodeReader reader) { phases_.signals().SetNodeReader(reader); }
+
   void OnPhaseChange(Phase previous, Phase now, uint32_t scope) override;
 
  private:
   Plugin();
   bool Initialize();
+  // The string id of a node's name ("AddmmBackward0"), by its type's.
+  uint32_t NodeName(const char* type);
   std::string OutOfMemoryText(const OutOfMemoryInfo& info);
   // Records what each device says is in use. Without the core's locks.
   void SampleDevices();
@@ -103,6 +110,8 @@ class Plugin : public PhaseListener {
   std::mutex trace_mutex_;
   std::unique_ptr<TraceWriter> writer_;
   bool trace_closed_ = false;
+  SpinLock node_names_lock_;
+  absl::flat_hash_map<const char*, uint32_t> node_names_;
   std::atomic<uint64_t> steps_{0};
   std::atomic<int> complaints_{0};
   std::atomic<bool> forked_{false};

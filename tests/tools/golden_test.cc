@@ -1,5 +1,5 @@
-// Text in, report out: every tests/golden/NAME.events against NAME.report.txt, and NAME.reconcile.txt or
-// NAME.advise.txt where there is one. VRAMLEDGER_UPDATE_GOLDEN=1 writes the expected files anew; read the difference
+// Text in, report out: every tests/golden/NAME.events against NAME.report.txt, and NAME.reconcile.txt, NAME.modules.txt
+// (reconcile --by module) or NAME.advise.txt where there is one. VRAMLEDGER_UPDATE_GOLDEN=1 writes the expected files anew; read the difference
 // before committing it.
 #include <gtest/gtest.h>
 
@@ -44,6 +44,12 @@ TEST(Golden, Reports) {
       const auto r = Reconcile(*input, std::nullopt);
       ASSERT_TRUE(r.ok());
       Compare(expected, ReconcileText(*r, false));
+    }
+    expected = entry.path();
+    if (fs::exists(expected.replace_extension(".modules.txt"))) {
+      const auto r = Reconcile(*input, std::nullopt, 0);
+      ASSERT_TRUE(r.ok());
+      Compare(expected, ByModuleText(*r->by_module, 4));
     }
     expected = entry.path();
     if (fs::exists(expected.replace_extension(".advise.txt"))) {

@@ -199,7 +199,7 @@ class Adviser {
     const absl::StatusOr<std::unique_ptr<EventSource>> source = input_.NewSource();
     if (!source.ok()) return;
     const uint64_t sequence = timeline().category_peaks[Index(Category::kActivation)].sequence;
-    activations_ = GroupsAt(**source, hindsight_, timeline().device, sequence, Category::kActivation);
+    activations_ = GroupsAt(**source, hindsight_, timeline().device, {{sequence, Category::kActivation}})[0];
     for (const BlockGroup& g : activations_) {
       activation_bytes_ += g.bytes.rounded;
       const std::string block(BlockPath(g.site));

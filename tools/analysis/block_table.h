@@ -25,6 +25,7 @@ struct Block {
   uint64_t birth = 0;    // clock of BlockTable
   uint64_t ordinal = 0;  // allocations in order, over all devices
   uint32_t module = 0;
+  uint32_t node = 0;
   uint32_t name = 0;
   uint32_t birth_step = 0;
   uint16_t stream = 0;
@@ -125,6 +126,7 @@ class BlockTable {
     b.birth = clock_;
     b.ordinal = ordinal_++;
     b.module = e.module;
+    b.node = e.node;
     b.birth_step = step_;
     b.stream = e.stream;
     b.device = e.device;

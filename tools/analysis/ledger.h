@@ -47,6 +47,7 @@ struct NamedBytes {
 // A group of equal blocks at one moment: same place, phase, size.
 struct BlockGroup {
   std::string site;
+  std::string node;    // of autograd, that made them in backward; empty if not known
   std::string tensor;  // name, when one is known and the group is one block
   Phase phase = Phase::kUnknown;
   Category category = Category::kUnknown;

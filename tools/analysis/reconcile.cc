@@ -25,7 +25,8 @@ std::string Pattern(std::string_view path) {
 
 class Builder {
  public:
-  Builder(const EventInput& input, std::optional<int> device) : input_(input), device_(device) {}
+  Builder(const EventInput& input, std::optional<int> device, std::optional<size_t> module_depth)
+      : input_(input), device_(device), module_depth_(module_depth) {}
 
   absl::StatusOr<Reconciliation> Run() {
     absl::StatusOr<Analysis> analysis = Analyze(input_, device_, &hindsight_);
@@ -38,6 +39,11 @@ class Builder {
     Models();
     for (const ReconcileRow& row : out_.rows) {
       if (row.category != "gradient" && row.textbook) out_.textbook_total += *row.textbook;
+    }
+    if (module_depth_) {
+      absl::StatusOr<std::vector<ModuleRow>> rows = ByModule(input_, out_.analysis, hindsight_, *module_depth_);
+      if (!rows.ok()) return rows.status();
+      out_.by_module = *std::move(rows);
     }
     return std::move(out_);
   }
@@ -120,7 +126,8 @@ class Builder {
     if (!source.ok()) return;
     const uint64_t sequence = t.category_peaks[static_cast<size_t>(Category::kActivation)].sequence;
     std::map<std::string, uint64_t> places;
-    for (const BlockGroup& g : GroupsAt(**source, hindsight_, t.device, sequence, Category::kActivation)) {
+    const auto groups = GroupsAt(**source, hindsight_, t.device, {{sequence, Category::kActivation}});
+    for (const BlockGroup& g : groups[0]) {
       places[g.site.empty() ? std::string("saved outside every module (such as the loss)")
                             : Cat("saved in ", Pattern(g.site))] += g.bytes.requested;
     }
@@ -158,6 +165,7 @@ class Builder {
 
   const EventInput& input_;
   const std::optional<int> device_;
+  const std::optional<size_t> module_depth_;
   Hindsight hindsight_;
   std::optional<Metadata> metadata_;
   RunFacts facts_;
@@ -166,8 +174,9 @@ class Builder {
 
 }  // namespace
 
-absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device) {
-  return Builder(input, device).Run();
+absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device,
+                                         std::optional<size_t> module_depth) {
+  return Builder(input, device, module_depth).Run();
 }
 
 }  // namespace vramledger

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
+#include "tools/analysis/by_module.h"
 #include "tools/analysis/ledger.h"
 #include "tools/foreign/open_input.h"
 
@@ -42,9 +43,12 @@ struct Reconciliation {
   std::vector<ReconcileRow> rows;
   std::vector<ReconcileModel> models;
   uint64_t textbook_total = 0;  // parameters + optimizer states + activations + buffers
+  std::optional<std::vector<ModuleRow>> by_module;
 };
 
-absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device);
+// `module_depth`: with a table by module, of paths of that many components (0 = whole paths).
+absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device,
+                                         std::optional<size_t> module_depth = std::nullopt);
 nlohmann::ordered_json ReconcileJson(const Reconciliation& r);
 std::string ReconcileText(const Reconciliation& r, bool color);
 

@@ -10,6 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kShownModules = 60;
+
 Json OrNull(const std::optional<uint64_t>& n) {
   return n ? Json(*n) : Json(nullptr);
 }
@@ -56,22 +58,24 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
                       {"traced_gradient_bytes", m.traced_gradient_bytes},
                       {"traced_optimizer_state_bytes", m.traced_state_bytes}});
   }
-  return {{"schema", "vramledger.reconcile/1"},
-          {"source", SourceJson(r.analysis)},
-          {"device", DeviceJson(r.analysis)},
-          {"loss", LossJson(r.analysis)},
-          {"rows", std::move(rows)},
-          {"textbook_total_bytes", r.textbook_total},
-          {"peak",
-           {{"phase", PhaseName(t.peak.phase)},
-            {"step", t.peak.step},
-            {"requested_bytes", t.peak.total.requested},
-            {"rounded_bytes", t.peak.total.rounded}}},
-          {"reserved_bytes", t.reserved_peak_bytes},
-          {"outside_bytes", t.device_sampled ? Json(t.outside_peak_bytes) : Json(nullptr)},
-          {"unexplained_bytes", t.peak.categories[0].rounded},
-          {"unexplained_share", UnexplainedShare(t)},
-          {"models", std::move(models)}};
+  Json out = {{"schema", "vramledger.reconcile/1"},
+              {"source", SourceJson(r.analysis)},
+              {"device", DeviceJson(r.analysis)},
+              {"loss", LossJson(r.analysis)},
+              {"rows", std::move(rows)},
+              {"textbook_total_bytes", r.textbook_total},
+              {"peak",
+               {{"phase", PhaseName(t.peak.phase)},
+                {"step", t.peak.step},
+                {"requested_bytes", t.peak.total.requested},
+                {"rounded_bytes", t.peak.total.rounded}}},
+              {"reserved_bytes", t.reserved_peak_bytes},
+              {"outside_bytes", t.device_sampled ? Json(t.outside_peak_bytes) : Json(nullptr)},
+              {"unexplained_bytes", t.peak.categories[0].rounded},
+              {"unexplained_share", UnexplainedShare(t)},
+              {"models", std::move(models)}};
+  if (r.by_module) out["modules"] = ByModuleJson(*r.by_module);
+  return out;
 }
 
 std::string ReconcileText(const Reconciliation& r, bool color) {
@@ -113,6 +117,7 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
         "\nThe textbook: total = parameters + optimizer states + activations + buffers = ", Grouped(r.textbook_total),
         " B", activations_known ? "" : ", without activations, for which the textbook has no formula here",
         ".\nGradients are not part of it.\n");
+  if (r.by_module) out += ByModuleText(*r.by_module, kShownModules);
   for (const ReconcileRow& row : r.rows) {
     if (row.formula.empty() && row.differences.empty()) continue;
     out += Cat("\n", row.category, row.formula.empty() ? std::string() : Cat(": ", row.formula), "\n");

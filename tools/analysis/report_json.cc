@@ -81,6 +81,7 @@ Json PeakJson(const Timeline& t, size_t top) {
   for (size_t i = 0; i < t.peak_groups.size() && i < top; ++i) {
     const BlockGroup& g = t.peak_groups[i];
     groups.push_back({{"site", g.site},
+                      {"node", g.node},
                       {"name", g.tensor},
                       {"phase", PhaseName(g.phase)},
                       {"category", CategoryName(g.category)},

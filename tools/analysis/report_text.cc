@@ -181,7 +181,7 @@ class Writer {
     table.Row({"place", "bytes", "blocks", "each B", "category", "born in"});
     for (size_t i = 0; i < t_.peak_groups.size() && i < options_.top; ++i) {
       const BlockGroup& g = t_.peak_groups[i];
-      std::string place = !g.tensor.empty() ? g.tensor : g.site.empty() ? "-" : g.site;
+      std::string place = !g.tensor.empty() ? g.tensor : !g.site.empty() ? g.site : Cat(g.node.empty() ? "-" : g.node);
       if (place.size() > 60) place = Cat(place.substr(0, 28), "...", place.substr(place.size() - 29));
       table.Row({place, HumanBytes(g.bytes.rounded), Grouped(g.bytes.count), Grouped(g.requested_each),
                  std::string(CategoryName(g.category)), std::string(PhaseName(g.phase))});

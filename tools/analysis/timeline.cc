@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -184,15 +185,15 @@ class Pass {
     Take(&out_.peak);
     out_.at_peak = Measure();
     absl::flat_hash_map<uint32_t, Bytes> modules, names;
-    std::map<std::tuple<uint32_t, uint32_t, uint8_t, uint8_t, uint64_t>, Bytes> groups;
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint8_t, uint8_t, uint64_t>, Bytes> groups;
     for (const auto& entry : table_.live()) {
       const Block& b = entry.second;
       if (b.device != out_.device || b.pending) continue;
       out_.peak_by_birth_phase[Index(b.phase)][Index(b.category)].Add(b.requested, b.rounded);
       modules[b.module].Add(b.requested, b.rounded);
       if (b.name != 0) names[b.name].Add(b.requested, b.rounded);
-      groups[{b.module, b.name, static_cast<uint8_t>(b.phase), static_cast<uint8_t>(b.category), b.requested}].Add(
-          b.requested, b.rounded);
+      groups[{b.module, b.node, b.name, static_cast<uint8_t>(b.phase), static_cast<uint8_t>(b.category), b.requested}]
+          .Add(b.requested, b.rounded);
       if (b.category == Category::kGradient && b.birth_step < step_)
         out_.peak_stale_gradients.Add(b.requested, b.rounded);
       if (b.category == Category::kWorkspace && RunsModel(b.phase)) peak_workspaces_.insert(b.ordinal);
@@ -201,9 +202,9 @@ class Pass {
     out_.peak_modules = Ranked(modules);
     out_.peak_names = Ranked(names);
     for (const auto& [key, bytes] : groups) {
-      const auto& [module, name, phase, category, requested] = key;
-      out_.peak_groups.push_back(
-          {Text(module), Text(name), static_cast<Phase>(phase), static_cast<Category>(category), requested, bytes});
+      const auto& [module, node, name, phase, category, requested] = key;
+      out_.peak_groups.push_back({Text(module), Text(node), Text(name), static_cast<Phase>(phase),
+                                  static_cast<Category>(category), requested, bytes});
     }
     std::stable_sort(out_.peak_groups.begin(), out_.peak_groups.end(),
                      [](const BlockGroup& a, const BlockGroup& b) { return a.bytes.rounded > b.bytes.rounded; });
@@ -326,32 +327,73 @@ Timeline BuildTimeline(EventSource& source, const Hindsight& hindsight, int devi
   return Pass(source, hindsight, device).Run();
 }
 
-std::vector<BlockGroup> GroupsAt(EventSource& source, const Hindsight& hindsight, int device, uint64_t sequence,
-                                 Category category) {
-  struct Nothing {
-    void OnBirth(Block&) {}
-    void OnRequest(Block&) {}
-    void OnEnd(Block&) {}
-  } nothing;
-  BlockTable table;
-  Event e;
-  while (source.Next(&e)) {
-    table.Apply(e, nothing);
-    if (e.sequence >= sequence) break;
+namespace {
+
+// Blocks held at chosen moments, with the names that they get later on.
+class GroupPass {
+ public:
+  GroupPass(EventSource& source, const Hindsight& hindsight, int device, const std::vector<GroupQuestion>& questions)
+      : source_(source), hindsight_(hindsight), device_(device), questions_(questions), order_(questions.size()) {
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    std::sort(order_.begin(), order_.end(),
+              [&](size_t a, size_t b) { return questions[a].sequence < questions[b].sequence; });
   }
-  std::map<std::tuple<uint32_t, uint32_t, uint8_t, uint64_t>, Bytes> groups;
-  for (const auto& entry : table.live()) {
-    const Block& b = entry.second;
-    if (b.device != device || b.pending || static_cast<Category>(hindsight.categories[b.ordinal]) != category) continue;
-    groups[{b.module, b.name, static_cast<uint8_t>(b.phase), b.requested}].Add(b.requested, b.rounded);
+
+  std::vector<std::vector<BlockGroup>> Run() {
+    Event e;
+    while ((next_ < order_.size() || !held_.empty()) && source_.Next(&e)) {
+      table_.Apply(e, *this);
+      for (; next_ < order_.size() && e.sequence >= questions_[order_[next_]].sequence; ++next_) Hold(order_[next_]);
+    }
+    for (const auto& entry : table_.live()) OnEnd(entry.second);
+    std::vector<std::vector<BlockGroup>> out(questions_.size());
+    for (const auto& [key, bytes] : groups_) {
+      const auto& [question, module, node, name, phase, requested] = key;
+      out[question].push_back({Text(module), Text(node), Text(name), static_cast<Phase>(phase),
+                               questions_[question].category, requested, bytes});
+    }
+    return out;
   }
-  std::vector<BlockGroup> out;
-  for (const auto& [key, bytes] : groups) {
-    const auto& [module, name, phase, requested] = key;
-    out.push_back({std::string(source.String(module)), std::string(source.String(name)), static_cast<Phase>(phase),
-                   category, requested, bytes});
+
+  void OnBirth(const Block&) {}
+  void OnRequest(const Block&) {}
+  void OnEnd(const Block& b) {
+    const auto it = held_.find(b.ordinal);
+    if (it == held_.end()) return;
+    for (const size_t question : it->second) {
+      groups_[{question, b.module, b.node, b.name, static_cast<uint8_t>(b.phase), b.requested}].Add(b.requested,
+                                                                                                    b.rounded);
+    }
+    held_.erase(it);
   }
-  return out;
+
+ private:
+  void Hold(size_t question) {
+    for (const auto& entry : table_.live()) {
+      const Block& b = entry.second;
+      const auto category = static_cast<Category>(hindsight_.categories[b.ordinal]);
+      if (b.device == device_ && !b.pending && category == questions_[question].category)
+        held_[b.ordinal].push_back(question);
+    }
+  }
+  std::string Text(uint32_t id) const { return std::string(source_.String(id)); }
+
+  EventSource& source_;
+  const Hindsight& hindsight_;
+  const int device_;
+  const std::vector<GroupQuestion>& questions_;
+  std::vector<size_t> order_;  // of the questions, by their moments
+  size_t next_ = 0;
+  BlockTable table_;
+  absl::flat_hash_map<uint64_t, std::vector<size_t>> held_;  // ordinal of a block: the questions it belongs to
+  std::map<std::tuple<size_t, uint32_t, uint32_t, uint32_t, uint8_t, uint64_t>, Bytes> groups_;
+};
+
+}  // namespace
+
+std::vector<std::vector<BlockGroup>> GroupsAt(EventSource& source, const Hindsight& hindsight, int device,
+                                              const std::vector<GroupQuestion>& questions) {
+  return GroupPass(source, hindsight, device, questions).Run();
 }
 
 absl::StatusOr<Analysis> Analyze(const EventInput& input, std::optional<int> device, Hindsight* keep) {

@@ -14,9 +14,14 @@ namespace vramledger {
 
 Timeline BuildTimeline(EventSource& source, const Hindsight& hindsight, int device);
 
-// Groups of equal blocks of one category that were held right after the event number `sequence`.
-std::vector<BlockGroup> GroupsAt(EventSource& source, const Hindsight& hindsight, int device, uint64_t sequence,
-                                 Category category);
+// Groups of equal blocks of one category that were held right after the event number `sequence`, for each question. One
+// pass.
+struct GroupQuestion {
+  uint64_t sequence;
+  Category category;
+};
+std::vector<std::vector<BlockGroup>> GroupsAt(EventSource& source, const Hindsight& hindsight, int device,
+                                              const std::vector<GroupQuestion>& questions);
 
 // Both passes over an input. Without a device: the one with the highest peak. `keep`: where the first pass's result
 // goes.

@@ -138,6 +138,7 @@ void Json(EventSource& source, const Hindsight& hindsight, Sink& sink) {
       j["requested_bytes"] = e.requested_bytes;
       j["rounded_bytes"] = e.rounded_bytes;
       j["module"] = source.String(e.module);
+      if (e.node != 0) j["node"] = source.String(e.node);
       if (e.kind == RecordKind::kAlloc) j["category"] = CategoryOf(hindsight, ordinal++);
     } else {
       if (e.kind != RecordKind::kDeviceUsed && e.kind != RecordKind::kCounters) j["text"] = source.String(e.a);

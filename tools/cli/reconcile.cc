@@ -12,6 +12,8 @@ void RegisterReconcile(CLI::App& app) {
     std::string input;
     int device = -1;
     bool json = false;
+    std::string by;
+    size_t depth = 0;
   };
   const auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
@@ -19,13 +21,20 @@ void RegisterReconcile(CLI::App& app) {
   command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot")->required();
   command->add_option("--device", o->device, "device index (default: the one with the highest peak)")
       ->check(CLI::Range(0, 255));
+  CLI::Option* by =
+      command->add_option("--by", o->by, "module: with a table by module (also of what backward made for it)")
+          ->check(CLI::IsMember({"module"}));
+  command->add_option("--depth", o->depth, "components of the module paths to tell apart (default: all)")
+      ->needs(by)
+      ->check(CLI::Range(1, 100));
   command->add_flag("--json", o->json, "print JSON (schema vramledger.reconcile/1)");
-  command->footer("Example: vramledger reconcile out/bert_b32.vlt");
+  command->footer("Example: vramledger reconcile out/bert_b32.vlt --by module --depth 5");
   command->callback([o] {
     const Progress progress("reading " + o->input);
     const EventInput input = OpenOrFail(o->input);
     const absl::StatusOr<Reconciliation> r =
-        Reconcile(input, o->device < 0 ? std::nullopt : std::optional<int>(o->device));
+        Reconcile(input, o->device < 0 ? std::nullopt : std::optional<int>(o->device),
+                  o->by.empty() ? std::nullopt : std::optional<size_t>(o->depth));
     if (!r.ok()) throw Failure{kExitUnreadable, o->input + ": " + std::string(r.status().message())};
     if (o->json) {
       WriteJson("", ReconcileJson(*r));

@@ -9,6 +9,7 @@
 #include "tools/foreign/text.h"
 #include "tools/foreign/text_events.h"
 #include "tracer/format/trace_reader.h"
+#include "tracer/phase/backward_modules.h"
 
 namespace vramledger {
 namespace {
@@ -36,6 +37,26 @@ absl::StatusOr<std::shared_ptr<const EventList>> ReadForeign(const std::string& 
                                         LooksLikeText(start) ? "text" : "bytes that are neither, at byte 0"));
 }
 
+// Fills in what an event does not say itself but the ones before it do.
+class FollowedSource final : public EventSource {
+ public:
+  explicit FollowedSource(std::unique_ptr<EventSource> inner) : inner_(std::move(inner)) {}
+
+  bool Next(Event* event) override {
+    if (!inner_->Next(event)) return false;
+    modules_.See(event);
+    return true;
+  }
+  std::string_view String(uint32_t id) const override { return inner_->String(id); }
+  const std::string& metadata_json() const override { return inner_->metadata_json(); }
+  const SourceHealth& health() const override { return inner_->health(); }
+  std::string_view format() const override { return inner_->format(); }
+
+ private:
+  std::unique_ptr<EventSource> inner_;
+  BackwardModules modules_;
+};
+
 }  // namespace
 
 EventInput::EventInput(std::string path, std::shared_ptr<const EventList> list)
@@ -56,8 +77,15 @@ absl::StatusOr<EventInput> EventInput::Open(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<EventSource>> EventInput::NewSource() const {
-  if (list_ == nullptr) return OpenTrace(path_);
-  return std::unique_ptr<EventSource>(std::make_unique<EventListSource>(list_));
+  std::unique_ptr<EventSource> source;
+  if (list_ != nullptr) {
+    source = std::make_unique<EventListSource>(list_);
+  } else {
+    absl::StatusOr<std::unique_ptr<EventSource>> trace = OpenTrace(path_);
+    if (!trace.ok()) return trace.status();
+    source = *std::move(trace);
+  }
+  return std::unique_ptr<EventSource>(std::make_unique<FollowedSource>(std::move(source)));
 }
 
 }  // namespace vramledger

@@ -77,6 +77,7 @@ class Builder {
     event_.time_ns = now_ns_;
     event_.phase = phase_;
     event_.device = device_;
+    event_.thread = thread_;
     const std::string_view verb = words_[0];
     if (verb == "meta") {
       list_->metadata_json = line.text.substr(4);
@@ -88,7 +89,14 @@ class Builder {
       device_ = static_cast<uint8_t>(n);
       return absl::OkStatus();
     }
+    if (verb == "thread") {
+      uint32_t n = 0;
+      if (words_.size() != 2 || !ParseInteger(words_[1], &n) || n > 0xffff) return Bad(line, "thread needs a number");
+      thread_ = static_cast<uint16_t>(n);
+      return absl::OkStatus();
+    }
     if (verb == "phase" || verb == "step" || verb == "enter" || verb == "exit") return Control(verb);
+    if (verb == "node") return Node();
     if (verb == "alloc" || verb == "segment") return Take(verb == "alloc");
     if (verb == "free" || verb == "request" || verb == "complete" || verb == "unsegment") return Give(verb);
     if (verb == "name") return Name();
@@ -114,7 +122,17 @@ class Builder {
     } else {
       event_.kind = verb == "enter" ? RecordKind::kModuleEnter : RecordKind::kModuleExit;
       event_.a = list_->Intern(words_[1]);
+      if (words_.size() > 2 && !ParseInteger(words_[2], &event_.b)) return Bad(*line_, "a sequence number is a number");
     }
+    list_->Add(event_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Node() {
+    event_.kind = RecordKind::kNode;
+    if (words_.size() != 4 || !ParseInteger(words_[2], &event_.b) || !ParseInteger(words_[3], &event_.c))
+      return Bad(*line_, "node needs a name, its sequence number and its forward thread");
+    event_.a = list_->Intern(words_[1]);
     list_->Add(event_);
     return absl::OkStatus();
   }
@@ -217,6 +235,7 @@ class Builder {
   absl::flat_hash_map<std::string, Event> named_;
   Phase phase_ = Phase::kUnknown;
   uint8_t device_ = 0;
+  uint16_t thread_ = 0;
   uint64_t now_ns_ = 0, steps_ = 0;
   uint64_t next_address_ = uint64_t{1} << 32;
 };

@@ -7,7 +7,8 @@
 //   alloc NAME BYTES [in=SEGMENT at=OFFSET] [rounded=BYTES] [stream=N] [module=PATH] [phase=WORD] [flags=N]
 //   free NAME      request NAME      complete NAME
 //   name NAME ROLE TENSOR_NAME           oom BYTES FREE_BYTES
-//   used FREE_BYTES TOTAL_BYTES          enter MODULE / exit MODULE      device N
+//   used FREE_BYTES TOTAL_BYTES          device N                        thread N
+//   enter MODULE [SEQUENCE]              exit MODULE [SEQUENCE]          node NAME SEQUENCE FORWARD_THREAD
 //   repeat N ... end                     ({i} in a line is the pass, from 0; may be nested with {j}, {k})
 //
 // BYTES may end in K, M or G (binary). `#` begins a comment at the start of a line or after a blank. A block without

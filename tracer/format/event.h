@@ -23,7 +23,8 @@ struct Event {
   uint16_t thread = 0;
   // Memory records.
   uint16_t stream = 0;
-  uint32_t module = 0;          // string id, 0 = none
+  uint32_t module = 0;          // string id, 0 = none; in backward that of the forward which made the node (phase/backward_modules.h)
+  uint32_t node = 0;            // string id of the autograd node that runs ("AddmmBackward0"), 0 = none known
   uint64_t address = 0;
   uint64_t requested_bytes = 0;
   uint64_t rounded_bytes = 0;   // block bytes; for segments their size

@@ -19,6 +19,8 @@ struct ThreadState {
   std::vector<Scope> scopes;
   std::vector<uint32_t> modules;
   uint64_t graph_nodes = 0;  // sequence number of autograd at this thread's last allocation
+  GraphNode node;            // as last told
+  std::atomic<uint64_t> torch_id{0};  // PyTorch's number of this thread, once it has entered a module
   ThreadState* next = nullptr;
 };
 
@@ -38,6 +40,13 @@ ThreadState& State() {
     }
   }
   return *state;
+}
+
+uint16_t NumberOfTorchThread(uint64_t torch_id) {
+  for (const ThreadState* t = all_threads.load(std::memory_order_acquire); t != nullptr; t = t->next) {
+    if (t->torch_id.load(std::memory_order_relaxed) == torch_id) return t->number;
+  }
+  return PhaseTracker::kNoThread;
 }
 
 bool IsBackward(Phase phase) { return phase == Phase::kBackward || phase == Phase::kRecompute; }
@@ -136,6 +145,14 @@ PhaseTracker::Reading PhaseTracker::OnAllocation() {
   ThreadState& t = State();
   reading.thread = t.number;
   reading.module = t.modules.empty() ? 0 : t.modules.back();
+  if (signals.in_backward && t.modules.empty() && signals_.reads_nodes()) {
+    const GraphNode node = signals_.CurrentNode();
+    reading.node_changed = node != t.node;
+    if (reading.node_changed) {
+      t.node = reading.node = node;
+      reading.forward_thread = node.type != nullptr ? NumberOfTorchThread(node.thread) : kNoThread;
+    }
+  }
   if (signals.available) {
     reading.flags = static_cast<uint8_t>(kFlagSignals | (signals.grad_mode ? kFlagGradMode : 0) | (signals.in_backward ? kFlagInBackwardTask : 0) |
                                          (signals.inference ? kFlagInference : 0) | (signals.keep_graph ? kFlagKeepGraph : 0));
@@ -172,6 +189,7 @@ void PhaseTracker::EnterModule(uint32_t name, bool training) {
   ThreadState& t = State();
   const bool root = t.modules.empty();
   t.modules.push_back(name);
+  if (t.torch_id.load(std::memory_order_relaxed) == 0) t.torch_id.store(signals_.ThreadId(), std::memory_order_relaxed);
   if (!root) return;
   const SignalReading signals = signals_.Read();
   if (signals.in_backward) return;  // a recompute

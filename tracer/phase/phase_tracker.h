@@ -28,7 +28,12 @@ class PhaseTracker {
     uint8_t flags = 0;      // MemoryFlags known here
     uint32_t module = 0;    // string id of the innermost module
     uint16_t thread = 0;
+    // In backward, outside every module, where nodes can be read: the node that runs, if it is another than at this thread's last allocation.
+    bool node_changed = false;
+    GraphNode node;
+    uint16_t forward_thread = 0;  // the number of the thread that made the node; kNoThread when it never entered a module
   };
+  static constexpr uint16_t kNoThread = 0xffff;
 
   explicit PhaseTracker(PhaseListener* listener) : listener_(listener) {}
 

@@ -24,6 +24,7 @@ bool TorchSignals::Load() {
   Find(c10, "_ZN3c1013InferenceMode10is_enabledEv", &inference_);
   Find(cpu, "_ZN5torch8autograd33get_current_graph_task_keep_graphEv", &keep_graph_);
   Find(cpu, "_ZN2at15sequence_number4peekEv", &sequence_peek_);
+  Find(cpu, "_ZN2at14RecordFunction15currentThreadIdEv", &thread_id_);
   graph_task_id_ = task;
   return true;
 }
@@ -37,6 +38,13 @@ SignalReading TorchSignals::Read() const {
   r.inference = !r.grad_mode && inference_ != nullptr && inference_();  // inference mode turns gradients off
   r.keep_graph = r.in_backward && keep_graph_ != nullptr && keep_graph_();
   return r;
+}
+
+GraphNode TorchSignals::CurrentNode() const {
+  GraphNode node;
+  const NodeReader reader = node_reader_.load(std::memory_order_relaxed);
+  if (reader == nullptr || reader(&node.sequence, &node.thread, &node.type) == 0) return GraphNode{};
+  return node;
 }
 
 uint64_t TorchSignals::SequenceNumber() const { return sequence_peek_ != nullptr ? sequence_peek_() : 0; }

@@ -1,0 +1,56 @@
+#include "tracer/phase/backward_modules.h"
+
+#include <algorithm>
+
+namespace vramledger {
+namespace {
+
+// Nodes that accumulate gradients belong to no forward.
+constexpr uint64_t kNoSequence = UINT64_MAX;
+
+}  // namespace
+
+BackwardModules::Thread& BackwardModules::Of(uint16_t thread) {
+  if (threads_.size() <= thread) threads_.resize(size_t{thread} + 1);
+  return threads_[thread];
+}
+
+void BackwardModules::Resolve(Event* event) const {
+  if (event->thread >= threads_.size()) return;
+  const Thread& t = threads_[event->thread];
+  // Inside a module a checkpoint computes again, and the module is the allocation's own.
+  if (!t.modules.empty()) return;
+  event->node = t.node_name;
+  if (event->module == 0) event->module = t.node_module;
+}
+
+void BackwardModules::Follow(const Event& event) {
+  Thread& t = Of(event.thread);
+  if (event.kind == RecordKind::kNode) {
+    t.node_name = event.a;
+    t.node_module = event.b == kNoSequence || event.c >= threads_.size() ? 0 : ModuleAt(static_cast<uint16_t>(event.c), event.b);
+    return;
+  }
+  if (event.kind == RecordKind::kModuleEnter) {
+    t.modules.push_back(event.a);
+  } else if (!t.modules.empty()) {
+    t.modules.pop_back();
+  }
+  const Change change = {event.b, t.modules.empty() ? 0 : t.modules.back()};
+  // A number lower than the last is a thread of that number anew, or damage.
+  if (!t.changes.empty() && t.changes.back().sequence > change.sequence) t.changes.clear();
+  if (!t.changes.empty() && t.changes.back().sequence == change.sequence) {
+    t.changes.back() = change;
+    return;
+  }
+  if (t.changes.size() >= kMaxChanges) t.changes.erase(t.changes.begin(), t.changes.begin() + kMaxChanges / 2);
+  t.changes.push_back(change);
+}
+
+uint32_t BackwardModules::ModuleAt(uint16_t thread, uint64_t sequence) const {
+  const std::vector<Change>& changes = threads_[thread].changes;
+  const auto after = std::upper_bound(changes.begin(), changes.end(), sequence, [](uint64_t s, const Change& c) { return s < c.sequence; });
+  return after == changes.begin() ? 0 : std::prev(after)->module;
+}
+
+}  // namespace vramledger
