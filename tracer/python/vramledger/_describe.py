@@ -102,6 +102,7 @@ class RootDescription:
 
 
 def begin(description):
+    description.layers, description.batch_size = [], None
     _local_state.description = description
 
 

@@ -12,8 +12,8 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _describe, _wraps
-from ._library import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, PHASES
+from . import _describe, _graph, _wraps
+from ._library import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, PHASES, LibraryError, module_calls
 
 # Optimizer states are walked at the first steps, when they appear, and then now and again for optimizers that replace them.
 _STATE_WALK_FIRST = 2
@@ -34,21 +34,20 @@ class Hooks:
         self._optimizer_names = {}
         self._models = []
         self._optimizer_metadata = []
-        self._handles = []
+        self._calls = None            # the extension that follows module calls, where it was built for this Python
+        self._described_now = 0       # threads that describe a model at the moment
+        self.graph = None             # reads of the autograd graph, where the library for this PyTorch was built
         self._complained = False
 
     def attach(self):
-        module = torch.nn.modules.module
-        self._handles = [
-            module.register_module_forward_pre_hook(self._before_forward),
-            # Without always_call the early stop of checkpointing would skip the hook and leave the module on the stack.
-            module.register_module_forward_hook(self._after_forward, always_call=True),
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
+        self._follow_modules()
+        try:
+            self.graph = _graph.Graph(self.library)
+        except LibraryError:
+            pass
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
         _wraps.wrap_all(self)
-        # Ours return at once inside compiled code, so that firing for the wrapper too does no harm.
-        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
         self.library.hooks_active(1)
 
     def _complain(self):
@@ -58,36 +57,78 @@ class Hooks:
 
     # ---- modules ----
 
+    def _follow_modules(self):
+        """Through the extension (one indirect call a module), or else through PyTorch's global hooks, which cost a module call 1-2 us each."""
+        library = self.library
+        try:
+            calls = module_calls()
+            addresses = [library.address(f"vramledger_{name}") for name in ("enter_module", "exit_module", "module_depth")]
+            calls.attach(torch.nn.Module._call_impl, *addresses, self._name_of, self._begin_root, self._see_result)
+            self._calls = calls
+        except (LibraryError, RuntimeError):
+            module = torch.nn.modules.module
+            module.register_module_forward_pre_hook(self._before_forward)
+            # Without always_call the early stop of checkpointing would skip the hook and leave the module on the stack.
+            module.register_module_forward_hook(self._after_forward, always_call=True)
+            # Ours return at once inside compiled code, so that firing for the wrapper too does no harm.
+            warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
+
     def _before_forward(self, module, args):
         if torch.compiler.is_compiling():
             return
         library = self.library
-        name = 0
-        try:
-            known = self._module_ids.get(id(module))
-            if known is None or known[0]() is not module:
-                known = self._meet_module(module)
-            name = known[1]
-            if library.module_depth() == 0:
-                self._enter_root(module, args)
-        except Exception:
-            self._complain()
+        name = self._name_of(module) or 0
+        if library.module_depth() == 0:
+            # _call_impl's frame has the keyword arguments, which the global hook is not given.
+            self._begin_root(module, args, sys._getframe(1).f_locals.get("kwargs") or {})
         library.enter_module(name, module.training)
 
     def _after_forward(self, module, args, output):
         if torch.compiler.is_compiling():
             return
-        library = self.library
-        library.exit_module()
+        self.library.exit_module()
+        self._see_result(module, args, output)
+
+    def _name_of(self, module):
+        """The string id of the module's path, None while a compiler or torch.jit traces the program."""
+        if _is_traced():
+            return None
+        try:
+            known = self._module_ids.get(id(module))
+            if known is None or known[0]() is not module:
+                known = self._meet_module(module)
+            return known[1]
+        except Exception:
+            self._complain()
+            return 0
+
+    def _begin_root(self, module, args, kwargs):
+        """Before the outermost module of a thread."""
+        if _is_traced():
+            return
+        try:
+            self._enter_root(module, args, kwargs)
+        except Exception:
+            self._complain()
+
+    def _see_result(self, module, args, output):
+        """After a module's forward; through the extension only while a model is being described."""
         describing = _describe.current()
-        if describing is not None:
-            try:
-                describing.see(module, args, output)
-                if library.module_depth() == 0:
-                    _describe.finish()
-                    self._publish_models()
-            except Exception:
-                self._complain()
+        if describing is None:
+            return
+        try:
+            describing.see(module, args, output)
+            if self.library.module_depth() == 0:
+                _describe.finish()
+                self._watch(-1)
+                self._publish_models()
+        except Exception:
+            self._complain()
+
+    def _watch(self, change):
+        self._described_now += change
+        if self._calls is not None:
+            self._calls.watch_results(self._described_now > 0)
 
     def _meet_module(self, module):
         """A module not seen before: name it and all below it from here."""
@@ -97,16 +138,17 @@ class Hooks:
             self._module_ids[id(module)] = (weakref.ref(module), self.library.intern(type(module).__name__))
         return self._module_ids[id(module)]
 
-    def _enter_root(self, module, args):
+    def _enter_root(self, module, args, kwargs):
         known = self._roots.get(id(module))
         if known is None or known[0]() is not module:
             if id(module) not in self._module_ids or not self._is_part_of_a_root(module):
                 self.name_model(module)
         known = self._roots.get(id(module))
         if known is not None and module.training and not known[1].complete and torch.is_grad_enabled():
+            # A forward that failed has left its description behind.
+            if _describe.current() is None:
+                self._watch(1)
             _describe.begin(known[1])
-        # _call_impl's frame has the keyword arguments, which the global hook is not given.
-        kwargs = sys._getframe(2).f_locals.get("kwargs") or {}
         self._name_inputs((args, kwargs))
 
     def _is_part_of_a_root(self, module):
@@ -123,6 +165,8 @@ class Hooks:
             path = _describe.plain_path(root, path)
             full = f"{name}.{path}" if path else name
             self._module_ids[id(module)] = (weakref.ref(module), library.intern(full))
+        if self._calls is not None:
+            self._calls.forget()
         description = _describe.RootDescription(root, name, self._described())
         self._roots[id(root)] = (weakref.ref(root), description)
         # A loss function called on its own is a root too, but no model.
@@ -222,14 +266,7 @@ class Hooks:
         try:
             names = self._meet_optimizer(optimizer)
             name_id = names.id
-            for reference, gradient_id in names.parameters(optimizer, self):
-                parameter = reference()
-                gradient = parameter.grad if parameter is not None else None
-                if gradient is not None:
-                    for part in _parts(gradient):
-                        if part.is_cuda:
-                            storage = part.untyped_storage()
-                            self.library.name(storage.data_ptr(), GRADIENT, gradient_id, storage.nbytes())
+            names.name_gradients(optimizer, self)
         except Exception:
             self._complain()
         self.library.begin_scope(PHASES["optimizer"], name_id)
@@ -299,17 +336,32 @@ class _OptimizerNames:
         self.name = name
         self.id = library.intern(name)
         self.steps = 0
-        self._parameters = None
-        self._count = 0
+        self._parameters = ()  # weak, so that a model that the program has dropped is not kept alive by its names
+        self._ids = ()         # string ids of their gradients' names
+        self._watched = None   # the same for C++, where the library for it is there
+        self._count = None
 
-    def parameters(self, optimizer, hooks):
-        """Weak references to the parameters, with the string ids of their gradients' names."""
+    def name_gradients(self, optimizer, hooks):
         count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if self._parameters is None or count != self._count:
+        if count != self._count:
             self._count = count
-            # Weak, so that a model that the program has dropped is not kept alive by its names.
-            self._parameters = [(weakref.ref(p), hooks.library.intern(f"{name}.grad")) for p, name in hooks._named_parameters(optimizer)]
-        return self._parameters
+            pairs = list(hooks._named_parameters(optimizer))
+            self._parameters = [weakref.ref(p) for p, _ in pairs]
+            self._ids = [hooks.library.intern(f"{name}.grad") for _, name in pairs]
+            self._watched = hooks.graph.watch([p for p, _ in pairs], self._ids) if hooks.graph is not None else None
+        for index in range(count) if self._watched is None else self._watched.name_gradients():
+            parameter = self._parameters[index]()
+            gradient = parameter.grad if parameter is not None else None
+            if gradient is not None:
+                for part in _parts(gradient):
+                    if part.is_cuda:
+                        storage = part.untyped_storage()
+                        hooks.library.name(storage.data_ptr(), GRADIENT, self._ids[index], storage.nbytes())
+
+
+def _is_traced():
+    """Sizes are no plain numbers then, and what is done here would become part of the graph."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 _strided = torch.strided

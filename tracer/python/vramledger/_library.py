@@ -1,8 +1,11 @@
 """The C functions of libvramledger_allocator.so, by ctypes."""
 
 import ctypes
+import importlib.machinery
+import importlib.util
 import json
 import os
+import sysconfig
 from pathlib import Path
 
 # Numbers of tracer/format/vocabulary.h.
@@ -50,6 +53,20 @@ def torch_library_path(version):
     return path
 
 
+def module_calls():
+    """The extension that follows module calls; LibraryError when it was not built for this Python, or $VRAMLEDGER_MODULE_CALLS is 0."""
+    if os.environ.get("VRAMLEDGER_MODULE_CALLS") == "0":
+        raise LibraryError("VRAMLEDGER_MODULE_CALLS=0 forbids the extension")
+    path = str(library_path("_calls" + sysconfig.get_config_var("EXT_SUFFIX")))
+    loader = importlib.machinery.ExtensionFileLoader("vramledger._calls", path)
+    try:
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("vramledger._calls", loader))
+        loader.exec_module(module)
+    except ImportError as error:
+        raise LibraryError(f"'{path}' cannot be loaded: {error}") from None
+    return module
+
+
 class Library:
     """Typed access; every method may be called from any thread."""
 
@@ -77,6 +94,7 @@ class Library:
             ("phase", ctypes.c_int, []),
             ("statistics", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
             ("reset_peaks", None, [ctypes.c_int]),
+            ("set_node_reader", None, [ctypes.c_void_p]),
         ):
             try:
                 function = getattr(c, f"vramledger_{name}")
@@ -95,6 +113,7 @@ class Library:
         self.module_depth = self._module_depth
         self.close_trace = self._close_trace
         self.reset_peaks = self._reset_peaks
+        self.set_node_reader = self._set_node_reader
 
     def call(self, function, *arguments):
         """Calls a function of the library that answers with a sentence in a buffer when it fails; raises LibraryError then."""

@@ -1,0 +1,141 @@
+"""Which module an allocation was made for, in forward, backward and recomputation; and what follows module calls."""
+
+import csv
+import io
+
+import pytest
+
+MODEL = """
+import torch, vramledger
+from torch.utils.checkpoint import checkpoint
+vramledger.install(trace="t.vlt", mode=%r)
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(64)
+        self.up = torch.nn.Linear(64, 256)
+        self.down = torch.nn.Linear(256, 64)
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+class Net(torch.nn.Module):
+    def __init__(self, checkpointed):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(4))
+        self.checkpointed = checkpointed
+    def forward(self, x, scale=1.0):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.checkpointed == "reentrant") if self.checkpointed else block(x)
+        return x * scale
+
+net = Net(%r).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.ones(32, 64, device="cuda", requires_grad=True)
+    net(x, scale=2.0).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def events(bench):
+    return list(csv.DictReader(io.StringIO(bench.tool("export", bench.folder / "t.vlt", "--format", "csv").stdout)))
+
+
+def allocations(bench, phase):
+    return [e for e in events(bench) if e["kind"] == "alloc" and e["phase"] == phase]
+
+
+@pytest.mark.parametrize("mode", ["torch", "plugin", "observe"])
+def test_backward_is_told_by_module(bench, mode):
+    bench.dryrun(MODEL % (mode, None))
+    made = allocations(bench, "backward")
+    known = [e for e in made if e["text"]]
+    assert len(known) >= 0.95 * len(made), f"{len(known)} of {len(made)}"
+    of_up = {e["requested_bytes"] for e in known if e["text"].endswith(".up")}
+    assert str(64 * 256 * 4) in of_up  # the gradient of its weight
+    assert "Net.blocks.3.norm" in {e["text"] for e in known}
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "not reentrant"])
+def test_recomputation_is_told_by_module(bench, kind):
+    bench.dryrun(MODEL % ("torch", kind))
+    again, back = allocations(bench, "recompute"), allocations(bench, "backward")
+    inside = [e for e in again if ".blocks." in e["text"]]
+    assert again and len(inside) >= 0.8 * len(again)
+    known = [e for e in back if ".blocks." in e["text"]]
+    assert len(known) >= 0.9 * len(back), f"{len(known)} of {len(back)}"
+
+
+def test_both_ways_to_follow_modules_tell_the_same(bench):
+    """The extension, and PyTorch's global hooks where it was not built."""
+    seen = []
+    for switch in ("1", "0"):
+        bench.dryrun(MODEL % ("torch", None), env={"VRAMLEDGER_MODULE_CALLS": switch})
+        seen.append([(e["kind"], e["phase"], e["text"], e["requested_bytes"], e["category"]) for e in events(bench) if e["kind"] in ("alloc", "module_enter", "module_exit", "name")])
+    assert seen[0] == seen[1]
+
+
+def test_module_calls_keep_their_meaning(bench):
+    """Errors, hooks of the script's own, keyword arguments, tracers and compilers see what they always saw."""
+    out = bench.dryrun("""
+    import torch, vramledger
+    call = torch.nn.Module._call_impl
+    vramledger.install(trace="t.vlt")
+    print("SAME", torch.nn.Module._call_impl is call)
+    class Odd(torch.nn.Module):
+        def forward(self, x, *, fail=False):
+            if fail:
+                raise KeyError("mine")
+            return x + 1
+    odd = Odd().cuda()
+    x = torch.ones(4, device="cuda")
+    try:
+        odd(x, fail=True)
+    except KeyError as error:
+        print("ERROR", error)
+    try:
+        odd()
+    except TypeError as error:
+        print("TYPE", "forward() missing 1 required positional argument" in str(error))
+    order = []
+    odd.register_forward_pre_hook(lambda m, a: order.append("before"))
+    odd.register_forward_hook(lambda m, a, o: order.append("after") or o * 2)
+    print("HOOKS", odd(x, fail=False).shape, order)
+    from torch.nn.modules import module
+    handle = module.register_module_forward_hook(lambda m, a, o: order.append("global"))
+    odd(x)
+    handle.remove()
+    print("GLOBAL", "global" in order)
+    graph = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    print("FX", [n.op for n in graph.graph.nodes])
+    scripted = torch.jit.trace(torch.nn.Linear(4, 4), torch.ones(4))
+    print("JIT", scripted(torch.ones(4)).shape)
+    compiled = torch.compile(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU())).cuda(), backend="aot_eager", fullgraph=True)
+    compiled(x).sum().backward()
+    print("COMPILED", compiled(x).shape)
+    lazy = torch.nn.LazyLinear(3).cuda()
+    print("LAZY", lazy(x).shape)
+    print("DEPTH", vramledger.installed().module_depth())
+    """).stdout
+    assert "SAME True" in out
+    assert "ERROR 'mine'" in out and "TYPE True" in out
+    assert "HOOKS torch.Size([4]) ['before', 'after']" in out and "GLOBAL True" in out
+    assert "FX ['placeholder', 'call_module', 'call_module', 'output']" in out
+    assert "JIT torch.Size([4])" in out and "COMPILED torch.Size([4])" in out and "LAZY torch.Size([3])" in out
+    assert "DEPTH 0" in out
+
+
+def test_reconcile_by_module_adds_up(bench):
+    bench.dryrun(MODEL % ("torch", None))
+    whole = bench.json("reconcile", bench.folder / "t.vlt", "--by", "module")
+    rows = {row["category"]: row["rounded_bytes"] for row in whole["rows"]}
+    for category in ("parameter", "gradient", "activation", "temporary"):
+        assert sum(m["categories"].get(category, {"rounded_bytes": 0})["rounded_bytes"] for m in whole["modules"]) == rows[category]
+    assert sum(m["at_peak_rounded_bytes"] for m in whole["modules"]) == whole["peak"]["rounded_bytes"]
+    up = next(m for m in whole["modules"] if m["module"] == "Net.blocks.0.up")
+    assert up["categories"]["parameter"]["requested_bytes"] == (64 * 256 + 256) * 4
+    assert up["textbook_bytes"] == 2 * (64 * 256 + 256) * 4  # parameters and gradients; SGD keeps nothing
+    shallow = bench.json("reconcile", bench.folder / "t.vlt", "--by", "module", "--depth", "1")
+    assert {m["module"] for m in shallow["modules"]} <= {"Net", ""}

@@ -1,0 +1,199 @@
+// vramledger._calls: tells the allocator which module's forward runs, at the cost of a few foreign calls rather than of PyTorch's
+// global hooks (which send every module call through the slow path of Module._call_impl, 1-2 us each).
+//
+// torch.nn.Module._call_impl stays the same function object with the same code, so that torch.compile, torch.fx and whatever compares or
+// inspects it see no difference; only its vectorcall entry (PEP 590) is replaced by one that surrounds it. All under the GIL.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace {
+
+struct Known {
+  PyObject* reference;  // a weak reference: another object may come to live at the same address
+  uint32_t name;        // string id of the module's path
+};
+
+// What attach() was given. The callbacks never raise: vramledger/_hooks.py catches what fails in them.
+struct State {
+  vectorcallfunc original = nullptr;
+  PyObject* function = nullptr;
+  void (*enter)(uint32_t, int) = nullptr;
+  void (*exit)() = nullptr;
+  size_t (*depth)() = nullptr;
+  PyObject* meet = nullptr;    // (module) -> string id, None if it is to be asked again
+  PyObject* root = nullptr;    // (module, args, kwargs) before the outermost module of this thread
+  PyObject* result = nullptr;  // (module, args, output) after each, while watched
+  bool watch_results = false;
+  PyObject* training = nullptr;  // the string
+  absl::flat_hash_map<PyObject*, Known>* known = nullptr;
+};
+
+State state;
+
+bool Refers(PyObject* reference, PyObject* object) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* there = nullptr;
+  if (PyWeakref_GetRef(reference, &there) != 1) {
+    PyErr_Clear();
+    return false;
+  }
+  Py_DECREF(there);
+  return there == object;
+#else
+  return PyWeakref_GET_OBJECT(reference) == object;
+#endif
+}
+
+void Forget() {
+  // Dropping a reference may run code that comes back here.
+  auto old = std::move(*state.known);
+  state.known->clear();
+  for (auto& [object, known] : old) Py_DECREF(known.reference);
+}
+
+// The string id of the module's path; 0 with no exception set when it has none.
+uint32_t NameOf(PyObject* module) {
+  const auto it = state.known->find(module);
+  if (it != state.known->end() && Refers(it->second.reference, module)) return it->second.name;
+  PyObject* id = PyObject_CallOneArg(state.meet, module);
+  const bool met = id != nullptr && PyLong_Check(id);
+  const unsigned long name = met ? PyLong_AsUnsignedLong(id) : 0;
+  Py_XDECREF(id);
+  PyObject* reference = met && !PyErr_Occurred() ? PyWeakref_NewRef(module, nullptr) : nullptr;
+  if (reference == nullptr) {
+    PyErr_Clear();
+    return 0;
+  }
+  PyObject* stale = nullptr;
+  Known& entry = (*state.known)[module];
+  stale = entry.reference;
+  entry = {reference, static_cast<uint32_t>(name)};
+  Py_XDECREF(stale);
+  return static_cast<uint32_t>(name);
+}
+
+PyObject* Positional(PyObject* const* args, Py_ssize_t count) {
+  PyObject* tuple = PyTuple_New(count);
+  for (Py_ssize_t i = 0; tuple != nullptr && i < count; ++i) {
+    Py_INCREF(args[i]);
+    PyTuple_SET_ITEM(tuple, i, args[i]);
+  }
+  return tuple;
+}
+
+PyObject* Keywords(PyObject* const* values, PyObject* names) {
+  PyObject* dict = PyDict_New();
+  const Py_ssize_t count = names != nullptr ? PyTuple_GET_SIZE(names) : 0;
+  for (Py_ssize_t i = 0; dict != nullptr && i < count; ++i) {
+    if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) != 0) PyErr_Clear();
+  }
+  return dict;
+}
+
+// Calls back; whatever it returns or raises is dropped.
+void Tell(PyObject* callback, PyObject* module, PyObject* second, PyObject* third) {
+  if (second != nullptr && third != nullptr) {
+    PyObject* args[] = {module, second, third};
+    PyObject* none = PyObject_Vectorcall(callback, args, 3, nullptr);
+    Py_XDECREF(none);
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+}
+
+PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* names) {
+  const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+  if (count < 1) return state.original(callable, args, nargsf, names);  // it will complain itself
+  PyObject* const module = args[0];
+  const uint32_t name = NameOf(module);
+  if (state.depth() == 0) {
+    PyObject* positional = Positional(args + 1, count - 1);
+    PyObject* keywords = Keywords(args + count, names);
+    Tell(state.root, module, positional, keywords);
+    Py_XDECREF(positional);
+    Py_XDECREF(keywords);
+  }
+  PyObject* training = PyObject_GetAttr(module, state.training);
+  const int trains = training != nullptr ? PyObject_IsTrue(training) : 0;
+  Py_XDECREF(training);
+  if (PyErr_Occurred()) PyErr_Clear();
+  state.enter(name, trains > 0);
+  PyObject* output = state.original(callable, args, nargsf, names);
+  state.exit();
+  if (state.watch_results && output != nullptr) {
+    PyObject* positional = Positional(args + 1, count - 1);
+    Tell(state.result, module, positional, output);
+    Py_XDECREF(positional);
+  }
+  return output;
+}
+
+void SetEntry(PyFunctionObject* function, vectorcallfunc entry) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyFunction_SetVectorcall(function, entry);
+#else
+  function->vectorcall = entry;
+#endif
+}
+
+PyObject* Attach(PyObject*, PyObject* args) {
+  PyObject *function = nullptr, *meet = nullptr, *root = nullptr, *result = nullptr;
+  unsigned long long enter = 0, exit = 0, depth = 0;
+  if (!PyArg_ParseTuple(args, "O!KKKOOO", &PyFunction_Type, &function, &enter, &exit, &depth, &meet, &root, &result)) return nullptr;
+#ifdef Py_GIL_DISABLED
+  PyErr_SetString(PyExc_RuntimeError, "the table of modules relies on the global interpreter lock");
+  return nullptr;
+#endif
+  if (state.function != nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "already attached");
+    return nullptr;
+  }
+  state.training = PyUnicode_InternFromString("training");
+  if (state.training == nullptr) return nullptr;
+  state.known = new absl::flat_hash_map<PyObject*, Known>();
+  state.enter = reinterpret_cast<void (*)(uint32_t, int)>(static_cast<uintptr_t>(enter));
+  state.exit = reinterpret_cast<void (*)()>(static_cast<uintptr_t>(exit));
+  state.depth = reinterpret_cast<size_t (*)()>(static_cast<uintptr_t>(depth));
+  Py_INCREF(meet);
+  Py_INCREF(root);
+  Py_INCREF(result);
+  Py_INCREF(function);
+  state.meet = meet;
+  state.root = root;
+  state.result = result;
+  state.function = function;
+  auto* f = reinterpret_cast<PyFunctionObject*>(function);
+  state.original = f->vectorcall;
+  SetEntry(f, &Call);
+  Py_RETURN_NONE;
+}
+
+PyObject* WatchResults(PyObject*, PyObject* wish) {
+  const int on = PyObject_IsTrue(wish);
+  if (on < 0) return nullptr;
+  state.watch_results = on != 0;
+  Py_RETURN_NONE;
+}
+
+PyObject* ForgetNames(PyObject*, PyObject*) {
+  if (state.known != nullptr) Forget();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"attach", &Attach, METH_VARARGS,
+     "attach(function, enter, exit, depth, meet, root, result): surrounds every call of the function, which is torch.nn.Module._call_impl. enter, exit and depth "
+     "are addresses of the allocator's vramledger_enter_module, _exit_module and _module_depth; meet(module) gives the string id of a module "
+     "not seen before (None: ask again), root(module, args, kwargs) precedes a thread's outermost module, result(module, args, output) follows each while watched. Once per process."},
+    {"watch_results", &WatchResults, METH_O, "watch_results(on): whether result() is called."},
+    {"forget", &ForgetNames, METH_NOARGS, "forget(): asks meet() again for every module."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_calls", "Module calls, told to the allocator.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__calls() { return PyModule_Create(&definition); }
