@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "tracer/format/chunk_loader.h"
 
 namespace vramledger {
 namespace {
@@ -29,30 +29,6 @@ constexpr size_t kMaxMetadataBytes = 64u << 20;
 
 constexpr const char* kLossNames[] = {"the buffer was full", "the disk was full", "they belong to a forked child",
                                       "a text was too long", "a table was full"};
-
-bool ReadAt(int fd, void* out, size_t bytes, uint64_t offset) {
-  char* p = static_cast<char*>(out);
-  while (bytes > 0) {
-    const ssize_t n = ::pread(fd, p, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    p += n;
-    offset += static_cast<uint64_t>(n);
-    bytes -= static_cast<size_t>(n);
-  }
-  return true;
-}
-
-// Where one chunk of records lies: compressed, or still raw in a slot of a ring.
-struct Piece {
-  uint64_t ordinal = 0;
-  uint64_t first_sequence = 0;
-  uint64_t offset = 0;  // of the payload
-  uint64_t payload_bytes = 0;
-  uint32_t records = 0;
-  uint32_t crc = 0;
-  bool sealed = false;
-};
 
 class TraceReader : public EventSource {
  public:
@@ -71,7 +47,8 @@ class TraceReader : public EventSource {
 
  private:
   absl::Status ScanChunks(uint64_t file_bytes);
-  bool LoadPiece(const Piece& piece);
+  // The next chunk's records; false at the end and at damage.
+  bool LoadPiece();
   void Damaged(std::string sentence) {
     if (health_.damage.empty()) health_.damage = absl::StrCat("'", path_, "' is damaged: ", sentence);
     health_.notes.push_back(std::move(sentence));
@@ -83,21 +60,16 @@ class TraceReader : public EventSource {
     health_.notes.push_back(std::move(sentence));
     health_.ended_early = true;
   }
-  void Stop(std::string note) {
-    Damaged(std::move(note));
-    piece_index_ = pieces_.size();
-    record_index_ = records_in_buffer_ = 0;
-  }
   bool AbsorbText(const ControlRecord& head);
   void Decode(const uint8_t* slot, Event* event) const;
 
   const std::string path_;
   const int fd_;
   FileHeader header_{};
-  std::vector<Piece> pieces_;
-  size_t piece_index_ = 0;  // next piece to load
-  std::vector<uint8_t> buffer_;
-  std::vector<uint8_t> packed_;
+  std::vector<TracePiece> pieces_;
+  std::optional<ChunkLoader> loader_;  // once the pieces are known
+  LoadedPiece loaded_;
+  size_t pieces_read_ = 0;
   uint32_t records_in_buffer_ = 0;
   uint32_t record_index_ = 0;
   uint64_t buffer_sequence_ = 0;
@@ -117,7 +89,7 @@ absl::Status TraceReader::Initialize() {
     return absl::InvalidArgumentError(absl::StrCat("'", path_, "' is not a regular file"));
   }
   const auto file_bytes = static_cast<uint64_t>(info.st_size);
-  if (file_bytes < sizeof(FileHeader) || !ReadAt(fd_, &header_, sizeof(header_), 0) ||
+  if (file_bytes < sizeof(FileHeader) || !ReadFully(fd_, &header_, sizeof(header_), 0) ||
       std::memcmp(header_.magic, kTraceMagic, sizeof(kTraceMagic)) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", path_, "' is not a vramledger trace: the first 8 bytes are not 'VRAMLDGR' (", file_bytes, " bytes in all)"));
@@ -150,11 +122,11 @@ absl::Status TraceReader::Initialize() {
 }
 
 absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
-  std::vector<Piece> slots;
+  std::vector<TracePiece> slots;
   uint64_t offset = header_.header_bytes;
   while (offset < file_bytes) {
     ChunkHeader chunk{};
-    const bool whole = offset + sizeof(chunk) <= file_bytes && ReadAt(fd_, &chunk, sizeof(chunk), offset);
+    const bool whole = offset + sizeof(chunk) <= file_bytes && ReadFully(fd_, &chunk, sizeof(chunk), offset);
     const uint64_t crc = whole ? crc32(0, reinterpret_cast<const Bytef*>(&chunk), offsetof(ChunkHeader, header_crc32)) : 0;
     if (!whole || chunk.header_crc32 != crc) {
       static constexpr ChunkHeader kNothing{};
@@ -184,7 +156,7 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
       for (uint32_t i = 0; i < chunk.slot_count; ++i) {
         const uint64_t at = payload_offset + i * chunk.slot_bytes;
         SlotHeader slot{};
-        if (!ReadAt(fd_, &slot, sizeof(slot), at)) break;
+        if (!ReadFully(fd_, &slot, sizeof(slot), at)) break;
         if (slot.ordinal_plus_one == 0) continue;
         const uint64_t available = std::min<uint64_t>(record_bytes, file_bytes - std::min(file_bytes, at + sizeof(slot)));
         slots.push_back({slot.ordinal_plus_one - 1, slot.first_sequence, at + sizeof(slot), available / kRecordBytes * kRecordBytes,
@@ -199,39 +171,24 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
   }
   // A process killed between writing a sealed chunk and clearing its slot leaves both: the sealed one is whole.
   pieces_.insert(pieces_.end(), slots.begin(), slots.end());
-  std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& x, const Piece& y) { return x.ordinal < y.ordinal; });
-  pieces_.erase(std::unique(pieces_.begin(), pieces_.end(), [](const Piece& x, const Piece& y) { return x.ordinal == y.ordinal; }),
+  std::stable_sort(pieces_.begin(), pieces_.end(), [](const TracePiece& x, const TracePiece& y) { return x.ordinal < y.ordinal; });
+  pieces_.erase(std::unique(pieces_.begin(), pieces_.end(), [](const TracePiece& x, const TracePiece& y) { return x.ordinal == y.ordinal; }),
                 pieces_.end());
+  loader_.emplace(fd_, pieces_);
   return absl::OkStatus();
 }
 
-bool TraceReader::LoadPiece(const Piece& piece) {
-  const size_t raw_bytes = size_t{piece.records} * kRecordBytes;
-  buffer_.resize(raw_bytes);
+bool TraceReader::LoadPiece() {
   record_index_ = 0;
   records_in_buffer_ = 0;
-  if (piece.sealed) {
-    packed_.resize(piece.payload_bytes);
-    if (!ReadAt(fd_, packed_.data(), packed_.size(), piece.offset)) {
-      Stop(absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader), " could not be read: ", std::strerror(errno)));
-      return false;
-    }
-    const size_t n = ZSTD_decompress(buffer_.data(), raw_bytes, packed_.data(), packed_.size());
-    if (ZSTD_isError(n) || n != raw_bytes || crc32(0, buffer_.data(), static_cast<uInt>(raw_bytes)) != piece.crc) {
-      Stop(absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
-                        " is damaged (checksum or compression); reading stopped there"));
-      return false;
-    }
-    records_in_buffer_ = piece.records;
-  } else {
-    if (!ReadAt(fd_, buffer_.data(), raw_bytes, piece.offset)) {
-      Stop(absl::StrCat("slot at offset ", piece.offset, " could not be read: ", std::strerror(errno)));
-      return false;
-    }
-    records_in_buffer_ = piece.records;
-    while (records_in_buffer_ > 0 && buffer_[size_t{records_in_buffer_ - 1} * kRecordBytes] == 0) --records_in_buffer_;
+  if (!loader_->Next(&loaded_)) return false;
+  if (!loaded_.error.empty()) {
+    Damaged(loaded_.error);
+    return false;
   }
-  buffer_sequence_ = piece.first_sequence;
+  ++pieces_read_;
+  records_in_buffer_ = static_cast<uint32_t>(loaded_.records.size() / kRecordBytes);
+  buffer_sequence_ = loaded_.first_sequence;
   if (expected_sequence_ && buffer_sequence_ > *expected_sequence_) gap_records_ += buffer_sequence_ - *expected_sequence_;
   expected_sequence_ = buffer_sequence_ + records_in_buffer_;
   return true;
@@ -245,7 +202,7 @@ bool TraceReader::AbsorbText(const ControlRecord& head) {
   text.reserve(length);
   for (uint64_t i = 0; i < parts; ++i, ++record_index_) {
     ContinuationRecord part{};
-    std::memcpy(&part, buffer_.data() + size_t{record_index_} * kRecordBytes, sizeof(part));
+    std::memcpy(&part, loaded_.records.data() + size_t{record_index_} * kRecordBytes, sizeof(part));
     if (part.kind != static_cast<uint8_t>(RecordKind::kContinuation)) return false;
     text.append(part.text, std::min<uint64_t>(kContinuationBytes, length - text.size()));
   }
@@ -266,48 +223,48 @@ bool TraceReader::AbsorbText(const ControlRecord& head) {
 }
 
 void TraceReader::Decode(const uint8_t* slot, Event* event) const {
-  *event = Event{};
-  ControlRecord control{};
-  std::memcpy(&control, slot, sizeof(control));
-  event->kind = static_cast<RecordKind>(control.kind);
-  event->phase = control.phase < kPhaseCount ? static_cast<Phase>(control.phase) : Phase::kUnknown;
-  event->device = control.device;
-  event->flags = control.flags;
-  event->time_ns = Load48(control.time48) * kTimeUnitNs;
-  event->thread = control.thread;
+  // Every field is set, rather than the whole cleared first: this runs once for each record.
+  ControlRecord head;
+  std::memcpy(&head, slot, sizeof(head));
+  event->kind = static_cast<RecordKind>(head.kind);
+  event->phase = head.phase < kPhaseCount ? static_cast<Phase>(head.phase) : Phase::kUnknown;
+  event->device = head.device;
+  event->flags = head.flags;
+  event->time_ns = Load48(head.time48) * kTimeUnitNs;
+  event->thread = head.thread;
+  event->node = 0;
   if (IsMemoryRecord(event->kind)) {
-    MemoryRecord memory{};
+    MemoryRecord memory;
     std::memcpy(&memory, slot, sizeof(memory));
     event->stream = memory.stream;
     event->module = memory.module;
     event->address = Load48(memory.address48) * kAddressUnit;
     event->rounded_bytes = uint64_t{memory.blocks} * kBlockUnit;
     event->requested_bytes = event->rounded_bytes - std::min<uint64_t>(memory.slack, event->rounded_bytes);
+    event->a = 0;
+    event->b = event->c = 0;
   } else {
-    event->a = control.a;
-    event->b = control.b;
-    event->c = control.c;
+    event->stream = 0;
+    event->module = 0;
+    event->address = event->rounded_bytes = event->requested_bytes = 0;
+    event->a = head.a;
+    event->b = head.b;
+    event->c = head.c;
   }
 }
 
 bool TraceReader::Next(Event* event) {
   for (;;) {
     if (record_index_ >= records_in_buffer_) {
-      if (piece_index_ >= pieces_.size()) {
-        if (!finished_) {
-          finished_ = true;
-          if (gap_records_ > 0) {
-            health_.notes.push_back(absl::StrCat(gap_records_, " record numbers are missing in between"));
-            health_.lost_records = std::max(health_.lost_records, gap_records_);
-          }
-        }
-        return false;
+      if (!finished_ && LoadPiece()) continue;
+      if (!finished_ && gap_records_ > 0) {
+        health_.notes.push_back(absl::StrCat(gap_records_, " record numbers are missing in between"));
+        health_.lost_records = std::max(health_.lost_records, gap_records_);
       }
-      const Piece piece = pieces_[piece_index_++];
-      if (!LoadPiece(piece)) continue;
-      continue;
+      finished_ = true;
+      return false;
     }
-    const uint8_t* slot = buffer_.data() + size_t{record_index_} * kRecordBytes;
+    const uint8_t* slot = loaded_.records.data() + size_t{record_index_} * kRecordBytes;
     const auto kind = static_cast<RecordKind>(slot[0]);
     const uint64_t sequence = buffer_sequence_ + record_index_;
     ++record_index_;
@@ -315,7 +272,7 @@ bool TraceReader::Next(Event* event) {
       ControlRecord head{};
       std::memcpy(&head, slot, sizeof(head));
       // A text cut by the end of a killed trace is the one record that may be lost; elsewhere it is damage.
-      if (!AbsorbText(head) && (piece_index_ < pieces_.size() || header_.state == static_cast<uint32_t>(TraceState::kClosed))) {
+      if (!AbsorbText(head) && (pieces_read_ < pieces_.size() || header_.state == static_cast<uint32_t>(TraceState::kClosed))) {
         health_.notes.push_back(absl::StrCat("record ", sequence, " is a text whose parts are missing; it was skipped"));
       }
       continue;
@@ -341,7 +298,7 @@ bool LooksLikeTrace(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   char magic[sizeof(kTraceMagic)];
-  const bool ok = ReadAt(fd, magic, sizeof(magic), 0) && std::memcmp(magic, kTraceMagic, sizeof(magic)) == 0;
+  const bool ok = ReadFully(fd, magic, sizeof(magic), 0) && std::memcmp(magic, kTraceMagic, sizeof(magic)) == 0;
   ::close(fd);
   return ok;
 }

@@ -28,7 +28,8 @@ void BackwardModules::Follow(const Event& event) {
   Thread& t = Of(event.thread);
   if (event.kind == RecordKind::kNode) {
     t.node_name = event.a;
-    t.node_module = event.b == kNoSequence || event.c >= threads_.size() ? 0 : ModuleAt(static_cast<uint16_t>(event.c), event.b);
+    t.node_module =
+        event.b == kNoSequence || event.c >= threads_.size() ? 0 : ModuleAt(static_cast<uint16_t>(event.c), event.b);
     return;
   }
   if (event.kind == RecordKind::kModuleEnter) {
@@ -47,10 +48,18 @@ void BackwardModules::Follow(const Event& event) {
   t.changes.push_back(change);
 }
 
-uint32_t BackwardModules::ModuleAt(uint16_t thread, uint64_t sequence) const {
-  const std::vector<Change>& changes = threads_[thread].changes;
-  const auto after = std::upper_bound(changes.begin(), changes.end(), sequence, [](uint64_t s, const Change& c) { return s < c.sequence; });
-  return after == changes.begin() ? 0 : std::prev(after)->module;
+uint32_t BackwardModules::ModuleAt(uint16_t thread, uint64_t sequence) {
+  Thread& t = threads_[thread];
+  const auto begin = t.changes.begin(), end = t.changes.end();
+  // Backward goes through the nodes from last to first: the answer lies a little before the one before.
+  auto after = begin + static_cast<ptrdiff_t>(std::min(t.last_found, t.changes.size()));
+  int near = 8;
+  while (near > 0 && after != end && after->sequence <= sequence) ++after, --near;
+  while (near > 0 && after != begin && std::prev(after)->sequence > sequence) --after, --near;
+  if (near == 0)
+    after = std::upper_bound(begin, end, sequence, [](uint64_t s, const Change& c) { return s < c.sequence; });
+  t.last_found = static_cast<size_t>(after - begin);
+  return after == begin ? 0 : std::prev(after)->module;
 }
 
 }  // namespace vramledger

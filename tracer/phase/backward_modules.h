@@ -1,5 +1,6 @@
-// Which module an allocation of backward was made for: that of the forward which made the autograd node that runs. Derived from the records: modules
-// note the autograd sequence number at which they begin and end, nodes the number that they got (FORMAT.md, kinds 18-20).
+// Which module an allocation of backward was made for: that of the forward which made the autograd node that runs.
+// Derived from the records: modules note the autograd sequence number at which they begin and end, nodes the number
+// that they got (FORMAT.md, kinds 18-20).
 #ifndef VRAMLEDGER_TRACER_PHASE_BACKWARD_MODULES_H_
 #define VRAMLEDGER_TRACER_PHASE_BACKWARD_MODULES_H_
 
@@ -10,7 +11,8 @@
 
 namespace vramledger {
 
-// Thread rule: one thread. Memory: for each recorded thread, at most kMaxChanges entries of 12 bytes; what is older has no module any more.
+// Thread rule: one thread. Memory: for each recorded thread, at most kMaxChanges entries of 12 bytes; what is older has
+// no module any more.
 class BackwardModules {
  public:
   static constexpr size_t kMaxChanges = size_t{1} << 18;
@@ -41,12 +43,13 @@ class BackwardModules {
     std::vector<Change> changes;  // ascending
     uint32_t node_name = 0;
     uint32_t node_module = 0;
+    size_t last_found = 0;  // index in changes
   };
 
   void Resolve(Event* event) const;
   void Follow(const Event& event);
   Thread& Of(uint16_t thread);
-  uint32_t ModuleAt(uint16_t thread, uint64_t sequence) const;
+  uint32_t ModuleAt(uint16_t thread, uint64_t sequence);
 
   std::vector<Thread> threads_;
 };

@@ -1,0 +1,110 @@
+#include "tracer/format/chunk_loader.h"
+
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tracer/format/record.h"
+
+namespace vramledger {
+namespace {
+
+constexpr size_t kPiecesWorthAThread = 4;
+
+}  // namespace
+
+bool ReadFully(int fd, void* out, size_t bytes, uint64_t offset) {
+  char* p = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    p += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+ChunkLoader::~ChunkLoader() {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ChunkLoader::Load(const TracePiece& piece, LoadedPiece* out) {
+  const size_t raw_bytes = size_t{piece.records} * kRecordBytes;
+  out->records.resize(raw_bytes);
+  out->first_sequence = piece.first_sequence;
+  out->error.clear();
+  if (!piece.sealed) {
+    if (!ReadFully(fd_, out->records.data(), raw_bytes, piece.offset)) {
+      out->error = absl::StrCat("slot at offset ", piece.offset, " could not be read: ", std::strerror(errno));
+      return;
+    }
+    size_t records = piece.records;
+    while (records > 0 && out->records[(records - 1) * kRecordBytes] == 0) --records;
+    out->records.resize(records * kRecordBytes);
+    return;
+  }
+  packed_.resize(piece.payload_bytes);
+  if (!ReadFully(fd_, packed_.data(), packed_.size(), piece.offset)) {
+    out->error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
+                              " could not be read: ", std::strerror(errno));
+    return;
+  }
+  const size_t n = ZSTD_decompress(out->records.data(), raw_bytes, packed_.data(), packed_.size());
+  if (ZSTD_isError(n) || n != raw_bytes || crc32(0, out->records.data(), static_cast<uInt>(raw_bytes)) != piece.crc) {
+    out->error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
+                              " is damaged (checksum or compression); reading stopped there");
+  }
+}
+
+void ChunkLoader::Run() {
+  for (const TracePiece& piece : pieces_) {
+    LoadedPiece loaded;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return stop_ || ready_.size() < kAhead; });
+      if (stop_) return;
+      if (!spare_.empty()) {
+        loaded = std::move(spare_.back());
+        spare_.pop_back();
+      }
+    }
+    Load(piece, &loaded);
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      ready_.push_back(std::move(loaded));
+    }
+    changed_.notify_all();
+  }
+}
+
+bool ChunkLoader::Next(LoadedPiece* out) {
+  if (next_ >= pieces_.size()) return false;
+  if (pieces_.size() < kPiecesWorthAThread) {
+    Load(pieces_[next_++], out);
+    return true;
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return !ready_.empty(); });
+  spare_.push_back(std::move(*out));
+  *out = std::move(ready_.front());
+  ready_.pop_front();
+  ++next_;
+  lock.unlock();
+  changed_.notify_all();
+  return true;
+}
+
+}  // namespace vramledger
