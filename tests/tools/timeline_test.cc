@@ -37,6 +37,7 @@ void ExpectCloses(const Timeline& t) {
   ExpectCloses(t.end);
   for (const PhasePeak& p : t.phase_peaks) ExpectCloses(p.moment);
   for (const StepSummary& s : t.steps) ExpectCloses(s.peak);
+  for (const Moment& m : t.series) ExpectCloses(m);
   Bytes births;
   for (const auto& row : t.peak_by_birth_phase) {
     for (const Bytes& b : row) births.Merge(b);
@@ -204,6 +205,35 @@ TEST(Timeline, ClosesOnRandomHistories) {
     EXPECT_EQ(t.peak.total.rounded, peak);
     EXPECT_EQ(t.end.total.rounded, live_sum);
   }
+}
+
+TEST(TimelineTest, TheSeriesIsEvenAndBounded) {
+  for (const uint64_t allocations : {10u, 1000u, 40000u}) {
+    auto list = std::make_shared<EventList>();
+    for (uint64_t i = 0; i < allocations; ++i) {
+      Event e;
+      e.kind = RecordKind::kAlloc;
+      e.address = (i + 1) << 10;
+      e.requested_bytes = e.rounded_bytes = 512;
+      list->Add(e);
+    }
+    const Timeline t = Replay(EventInput::FromList("series", list)).timeline;
+    EXPECT_LE(t.series.size(), Timeline::kSeriesMoments);
+    EXPECT_EQ(t.series.size(), allocations / t.series_every);
+    for (size_t i = 0; i < t.series.size(); ++i) EXPECT_EQ(t.series[i].total.count, (i + 1) * t.series_every);
+  }
+}
+
+TEST(TimelineTest, EachStepKnowsThePeakOfItsPhases) {
+  const Timeline t = Replay(Text("phase forward\nalloc a 3M\nphase backward\nalloc b 1M\nfree a\nphase optimizer\nalloc c 512K\nfree c\nstep SGD\n"
+                                 "phase forward\nalloc d 1M\nphase optimizer\nstep SGD\n")).timeline;
+  ASSERT_EQ(t.steps.size(), 2u);
+  const auto of = [&](size_t step, Phase p) { return t.steps[step].phase_peaks[static_cast<size_t>(p)]; };
+  EXPECT_EQ(of(0, Phase::kForward), uint64_t{3} << 20);
+  EXPECT_EQ(of(0, Phase::kBackward), uint64_t{4} << 20);
+  EXPECT_EQ(of(0, Phase::kOptimizer), uint64_t{1536} << 10);
+  EXPECT_EQ(of(1, Phase::kForward), uint64_t{2} << 20);
+  EXPECT_EQ(of(1, Phase::kBackward), 0u);
 }
 
 }  // namespace

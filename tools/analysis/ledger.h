@@ -78,6 +78,7 @@ struct StepSummary {
   std::string optimizer;
   uint64_t end_ns = 0;
   Moment peak;
+  std::array<uint64_t, kPhaseCount> phase_peaks{};  // rounded bytes; 0 where the step had no such phase
   uint64_t floor_bytes = 0;     // rounded, held when the step ended
   uint64_t reserved_bytes = 0;  // when the step ended
 };
@@ -137,6 +138,11 @@ struct Timeline {
   Fragmentation at_reserved_peak;
   Moment end;
   Fragmentation at_end;
+
+  // The run at even distances in events, at most kSeriesMoments of them.
+  static constexpr size_t kSeriesMoments = 512;
+  std::vector<Moment> series;
+  uint64_t series_every = 64;  // events
 
   std::vector<StepSummary> steps;
   std::vector<LeakSuspect> leaks;

@@ -20,6 +20,15 @@ Json CategoriesJson(const CategoryTable& table, bool all) {
   return out;
 }
 
+Json RoundedJson(const CategoryTable& table) {
+  Json out = Json::object();
+  for (int c = 0; c < kCategoryCount; ++c) {
+    const Bytes& b = table[static_cast<size_t>(c)];
+    if (b.count != 0) out[std::string(CategoryName(static_cast<Category>(c)))] = b.rounded;
+  }
+  return out;
+}
+
 Json MomentJson(const Moment& m) {
   return {{"time_ns", m.time_ns},
           {"step", m.step},
@@ -100,16 +109,38 @@ Json StepsJson(const Timeline& t) {
   for (size_t i = 0; i < t.steps.size(); ++i) {
     if (t.steps.size() > 2 * kKept && i >= kKept && i + kKept < t.steps.size()) continue;
     const StepSummary& s = t.steps[i];
+    Json phases = Json::object();
+    for (int p = 0; p < kPhaseCount; ++p) {
+      const uint64_t bytes = s.phase_peaks[static_cast<size_t>(p)];
+      if (bytes != 0) phases[std::string(PhaseName(static_cast<Phase>(p)))] = bytes;
+    }
     out.push_back({{"step", s.number},
                    {"optimizer", s.optimizer},
                    {"end_ns", s.end_ns},
                    {"peak_requested_bytes", s.peak.total.requested},
                    {"peak_rounded_bytes", s.peak.total.rounded},
                    {"peak_phase", PhaseName(s.peak.phase)},
+                   {"peak_categories", RoundedJson(s.peak.categories)},
+                   {"phase_peaks", std::move(phases)},
                    {"floor_bytes", s.floor_bytes},
                    {"reserved_bytes", s.reserved_bytes}});
   }
   return out;
+}
+
+// Moments at even distances in events: {"every_events", "moments": [...]}, all sizes rounded bytes.
+Json SeriesJson(const Timeline& t) {
+  Json moments = Json::array();
+  for (const Moment& m : t.series) {
+    moments.push_back({{"sequence", m.sequence},
+                       {"time_ns", m.time_ns},
+                       {"step", m.step},
+                       {"phase", PhaseName(m.phase)},
+                       {"rounded_bytes", m.total.rounded},
+                       {"reserved_bytes", m.reserved_bytes},
+                       {"categories", RoundedJson(m.categories)}});
+  }
+  return {{"every_events", t.series_every}, {"moments", std::move(moments)}};
 }
 
 // The first failures; `failed_requests_total` counts all.
@@ -214,6 +245,7 @@ nlohmann::ordered_json ReportJson(const Analysis& a, size_t top) {
   const Moment* next = NextPeak(t);
   out["next_peak"] = next != nullptr ? MomentJson(*next) : Json(nullptr);
   out["steps"] = StepsJson(t);
+  out["over_time"] = SeriesJson(t);
   out["models"] = ModelsJson(Metadata(a.source.metadata_json));
   out["failed_requests"] = FailuresJson(t);
   out["failed_requests_total"] = t.failures_total;

@@ -54,6 +54,7 @@ class Pass {
       if (!out_.has_steps && table_.marks().forwards() != forwards) EndStep(e, 0, table_.marks().forwards() - 1);
       Others(e);
       Marks(e);
+      if (out_.events % out_.series_every == 0) Sample();
     }
     Finish();
     return std::move(out_);
@@ -74,6 +75,8 @@ class Pass {
       Raise(&phase.moment);
     }
     Raise(&step_peak_);
+    uint64_t& of_phase = step_phase_peaks_[Index(now_.phase)];
+    of_phase = std::max(of_phase, now_.total.rounded);
     Moment& category = out_.category_peaks[Index(b.category)];
     if (own.rounded > category.categories[Index(b.category)].rounded) Take(&category);
   }
@@ -220,6 +223,17 @@ class Pass {
     return out;
   }
 
+  void Sample() {
+    if (out_.series.size() == Timeline::kSeriesMoments) {
+      // Every second one stays, and from here on half as many are taken.
+      for (size_t i = 0; i < Timeline::kSeriesMoments / 2; ++i) out_.series[i] = out_.series[2 * i + 1];
+      out_.series.resize(Timeline::kSeriesMoments / 2);
+      out_.series_every *= 2;
+      if (out_.events % out_.series_every != 0) return;
+    }
+    Take(&out_.series.emplace_back());
+  }
+
   void EndStep(const Event& e, uint32_t optimizer, uint64_t number) {
     if (!out_.has_steps && number == 0) return;  // before the first forward
     StepSummary s;
@@ -227,6 +241,7 @@ class Pass {
     s.optimizer = Text(optimizer);
     s.end_ns = e.time_ns;
     s.peak = step_peak_;
+    s.phase_peaks = std::exchange(step_phase_peaks_, {});
     s.floor_bytes = now_.total.rounded;
     s.reserved_bytes = now_.reserved_bytes;
     out_.steps.push_back(std::move(s));
@@ -266,6 +281,7 @@ class Pass {
       s.number = step_;
       s.end_ns = out_.duration_ns;
       s.peak = step_peak_;
+      s.phase_peaks = step_phase_peaks_;
       s.floor_bytes = now_.total.rounded;
       s.reserved_bytes = now_.reserved_bytes;
       out_.steps.push_back(std::move(s));
@@ -295,6 +311,7 @@ class Pass {
   Moment now_;
   absl::flat_hash_set<uint64_t> peak_workspaces_;  // ordinals, until freed
   Moment step_peak_;                               // of the step under way
+  std::array<uint64_t, kPhaseCount> step_phase_peaks_{};
   uint32_t step_ = 1;
   bool reserved_measured_ = false;
 };

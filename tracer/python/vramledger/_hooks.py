@@ -164,6 +164,8 @@ class Hooks:
         for path, module in root.named_modules():
             path = _describe.plain_path(root, path)
             full = f"{name}.{path}" if path else name
+            if hasattr(module, "_orig_mod"):
+                full += " (compiled)"  # all that happens inside is one region
             self._module_ids[id(module)] = (weakref.ref(module), library.intern(full))
         if self._calls is not None:
             self._calls.forget()
