@@ -52,6 +52,9 @@ Plugin::Plugin() : phases_(this) {
   phases_.signals().Load();
   probe_.Load();
   casts_.Load();
+  if (const char* wish = std::getenv("VRAMLEDGER_STACKS"); wish != nullptr && !stacks_.Configure(wish)) {
+    Complain(absl::StrCat("VRAMLEDGER_STACKS is python, cpp or both, not '", wish, "'; no stacks are recorded"));
+  }
   ::pthread_atfork(nullptr, nullptr, [] {
     Plugin& p = Get();
     p.forked_.store(true);
@@ -63,6 +66,8 @@ void Plugin::SetMode(const char* mode, PluginAdapter* adapter) {
   mode_ = mode;
   adapter_ = adapter;
   observes_ = std::string_view(mode) == "observe";
+  // PyTorch's allocator holds its lock while it tells us, and a thread with the GIL may be waiting for that.
+  if (observes_ && stacks_.active()) Complain("mode observe records no stacks; modes torch and plugin do");
   probe_.SetFramesBetween(0);
 }
 
@@ -163,6 +168,11 @@ BlockTag Plugin::NewTag(size_t bytes) {
   if (reading.node_changed && ready_.load(std::memory_order_acquire)) {
     recorder_->Control(RecordKind::kNode, NodeName(reading.node.type), reading.node.type != nullptr ? reading.node.sequence : UINT64_MAX,
                        reading.forward_thread, reading.phase);
+  }
+  if (stacks_.active() && !observes_ && writer_ != nullptr && ready_.load(std::memory_order_acquire)) {
+    static VRAMLEDGER_FAST_TLS uint32_t previous_stack = 0;
+    const uint32_t stack = stacks_.Capture([this](std::string_view text) { return Intern(text); });
+    if (stack != previous_stack) recorder_->Control(RecordKind::kStack, previous_stack = stack, 0, 0, reading.phase);
   }
   static VRAMLEDGER_FAST_TLS size_t previous_bytes = 0;
   const uint64_t site =

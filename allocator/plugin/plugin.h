@@ -13,6 +13,7 @@
 #include "allocator/plugin/cast_probe.h"
 #include "allocator/plugin/category_ledger.h"
 #include "allocator/plugin/recorder.h"
+#include "allocator/plugin/stack_probe.h"
 #include "absl/container/flat_hash_map.h"
 #include "tracer/format/spin_lock.h"
 #include "tracer/phase/phase_tracker.h"
@@ -107,6 +108,7 @@ class Plugin : public PhaseListener {
   PhaseTracker phases_;
   CallerProbe probe_;
   CastProbe casts_;
+  StackProbe stacks_;
   std::mutex trace_mutex_;
   std::unique_ptr<TraceWriter> writer_;
   bool trace_closed_ = false;

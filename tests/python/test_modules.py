@@ -139,3 +139,42 @@ def test_reconcile_by_module_adds_up(bench):
     assert up["textbook_bytes"] == 2 * (64 * 256 + 256) * 4  # parameters and gradients; SGD keeps nothing
     shallow = bench.json("reconcile", bench.folder / "t.vlt", "--by", "module", "--depth", "1")
     assert {m["module"] for m in shallow["modules"]} <= {"Net", ""}
+
+
+STACKS = """
+import torch, vramledger
+vramledger.install(trace="t.vlt", mode=%r)
+
+def make(n):
+    return torch.empty(n, dtype=torch.uint8, device="cuda")
+
+def outer():
+    return make(3 << 20)
+
+kept = outer()
+net = torch.nn.Linear(8, 8).cuda()
+net(torch.ones(4, 8, device="cuda")).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("mode", ["torch", "plugin"])
+def test_python_stacks_name_the_line(bench, mode):
+    bench.dryrun(STACKS % mode, env={"VRAMLEDGER_STACKS": "python"})
+    group = next(g for g in bench.json("report", bench.folder / "t.vlt")["peak"]["blocks_by_size"] if g["each_bytes"] == 3 << 20)
+    assert group["stack"].startswith("script1.py:6 make < script1.py:9 outer < script1.py:11 <module>")
+    text = bench.tool("report", bench.folder / "t.vlt").stdout
+    assert "3.00 MiB by script1.py:6 make < script1.py:9 outer" in text
+
+
+def test_cpp_stacks_name_the_function(bench):
+    bench.dryrun(STACKS % "torch", env={"VRAMLEDGER_STACKS": "cpp"})
+    group = next(g for g in bench.json("report", bench.folder / "t.vlt")["peak"]["blocks_by_size"] if g["each_bytes"] == 3 << 20)
+    assert "at::" in group["stack"] and "empty" in group["stack"]
+
+
+def test_no_stacks_unless_asked_for_and_a_wrong_wish_is_said(bench):
+    done = bench.dryrun(STACKS % "torch", env={"VRAMLEDGER_STACKS": "all"})
+    assert "VRAMLEDGER_STACKS is python, cpp or both, not 'all'" in done.stderr
+    assert not any(g["stack"] for g in bench.json("report", bench.folder / "t.vlt")["peak"]["blocks_by_size"])
+    done = bench.dryrun(STACKS % "observe", env={"VRAMLEDGER_STACKS": "python"})
+    assert "mode observe records no stacks" in done.stderr

@@ -322,7 +322,7 @@ TEST(TraceReader, RefusesWhatIsNoTraceOrTooNew) {
   bytes[12] = 8;  // oldest reader
   file.Write(bytes);
   EXPECT_EQ(OpenTrace(file.path()).status().message(),
-            "'" + file.path() + "' has trace format version 9, which needs a reader of version 8 or newer; this one reads up to version 1");
+            "'" + file.path() + "' has trace format version 9, which needs a reader of version 8 or newer; this one reads up to version 2");
 }
 
 TEST(TraceReader, TruncationAndBitFlipsAreReportedAndNeverCrash) {

@@ -26,6 +26,7 @@ struct Block {
   uint64_t ordinal = 0;  // allocations in order, over all devices
   uint32_t module = 0;
   uint32_t node = 0;
+  uint32_t stack = 0;
   uint32_t name = 0;
   uint32_t birth_step = 0;
   uint16_t stream = 0;
@@ -127,6 +128,7 @@ class BlockTable {
     b.ordinal = ordinal_++;
     b.module = e.module;
     b.node = e.node;
+    b.stack = e.stack;
     b.birth_step = step_;
     b.stream = e.stream;
     b.device = e.device;

@@ -48,6 +48,7 @@ struct NamedBytes {
 struct BlockGroup {
   std::string site;
   std::string node;    // of autograd, that made them in backward; empty if not known
+  std::string stack;   // innermost frame first; empty where stacks were not recorded
   std::string tensor;  // name, when one is known and the group is one block
   Phase phase = Phase::kUnknown;
   Category category = Category::kUnknown;

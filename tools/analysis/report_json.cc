@@ -91,6 +91,7 @@ Json PeakJson(const Timeline& t, size_t top) {
     const BlockGroup& g = t.peak_groups[i];
     groups.push_back({{"site", g.site},
                       {"node", g.node},
+                      {"stack", g.stack},
                       {"name", g.tensor},
                       {"phase", PhaseName(g.phase)},
                       {"category", CategoryName(g.category)},

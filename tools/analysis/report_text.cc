@@ -187,6 +187,18 @@ class Writer {
                  std::string(CategoryName(g.category)), std::string(PhaseName(g.phase))});
     }
     out_ += table.Text();
+    Stacks();
+  }
+
+  void Stacks() {
+    std::string text;
+    for (size_t i = 0; i < t_.peak_groups.size() && i < options_.top; ++i) {
+      const BlockGroup& g = t_.peak_groups[i];
+      if (!g.stack.empty()) text += Cat("  ", HumanBytes(g.bytes.rounded), " by ", g.stack, "\n");
+    }
+    if (text.empty()) return;
+    Title("Where these were allocated, the innermost frame first");
+    out_ += text;
   }
 
   void Free() {

@@ -188,14 +188,15 @@ class Pass {
     Take(&out_.peak);
     out_.at_peak = Measure();
     absl::flat_hash_map<uint32_t, Bytes> modules, names;
-    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint8_t, uint8_t, uint64_t>, Bytes> groups;
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint8_t, uint8_t, uint64_t>, Bytes> groups;
     for (const auto& entry : table_.live()) {
       const Block& b = entry.second;
       if (b.device != out_.device || b.pending) continue;
       out_.peak_by_birth_phase[Index(b.phase)][Index(b.category)].Add(b.requested, b.rounded);
       modules[b.module].Add(b.requested, b.rounded);
       if (b.name != 0) names[b.name].Add(b.requested, b.rounded);
-      groups[{b.module, b.node, b.name, static_cast<uint8_t>(b.phase), static_cast<uint8_t>(b.category), b.requested}]
+      groups[{b.module, b.node, b.stack, b.name, static_cast<uint8_t>(b.phase), static_cast<uint8_t>(b.category),
+              b.requested}]
           .Add(b.requested, b.rounded);
       if (b.category == Category::kGradient && b.birth_step < step_)
         out_.peak_stale_gradients.Add(b.requested, b.rounded);
@@ -205,8 +206,8 @@ class Pass {
     out_.peak_modules = Ranked(modules);
     out_.peak_names = Ranked(names);
     for (const auto& [key, bytes] : groups) {
-      const auto& [module, node, name, phase, category, requested] = key;
-      out_.peak_groups.push_back({Text(module), Text(node), Text(name), static_cast<Phase>(phase),
+      const auto& [module, node, stack, name, phase, category, requested] = key;
+      out_.peak_groups.push_back({Text(module), Text(node), Text(stack), Text(name), static_cast<Phase>(phase),
                                   static_cast<Category>(category), requested, bytes});
     }
     std::stable_sort(out_.peak_groups.begin(), out_.peak_groups.end(),
@@ -365,8 +366,8 @@ class GroupPass {
     for (const auto& entry : table_.live()) OnEnd(entry.second);
     std::vector<std::vector<BlockGroup>> out(questions_.size());
     for (const auto& [key, bytes] : groups_) {
-      const auto& [question, module, node, name, phase, requested] = key;
-      out[question].push_back({Text(module), Text(node), Text(name), static_cast<Phase>(phase),
+      const auto& [question, module, node, stack, name, phase, requested] = key;
+      out[question].push_back({Text(module), Text(node), Text(stack), Text(name), static_cast<Phase>(phase),
                                questions_[question].category, requested, bytes});
     }
     return out;
@@ -378,8 +379,8 @@ class GroupPass {
     const auto it = held_.find(b.ordinal);
     if (it == held_.end()) return;
     for (const size_t question : it->second) {
-      groups_[{question, b.module, b.node, b.name, static_cast<uint8_t>(b.phase), b.requested}].Add(b.requested,
-                                                                                                    b.rounded);
+      groups_[{question, b.module, b.node, b.stack, b.name, static_cast<uint8_t>(b.phase), b.requested}].Add(
+          b.requested, b.rounded);
     }
     held_.erase(it);
   }
@@ -403,7 +404,7 @@ class GroupPass {
   size_t next_ = 0;
   BlockTable table_;
   absl::flat_hash_map<uint64_t, std::vector<size_t>> held_;  // ordinal of a block: the questions it belongs to
-  std::map<std::tuple<size_t, uint32_t, uint32_t, uint32_t, uint8_t, uint64_t>, Bytes> groups_;
+  std::map<std::tuple<size_t, uint32_t, uint32_t, uint32_t, uint32_t, uint8_t, uint64_t>, Bytes> groups_;
 };
 
 }  // namespace

@@ -39,6 +39,8 @@ std::string_view KindName(RecordKind kind) {
       return "module_enter";
     case RecordKind::kModuleExit:
       return "module_exit";
+    case RecordKind::kStack:
+      return "stack";
     case RecordKind::kName:
       return "name";
     case RecordKind::kDeviceUsed:
@@ -139,6 +141,7 @@ void Json(EventSource& source, const Hindsight& hindsight, Sink& sink) {
       j["rounded_bytes"] = e.rounded_bytes;
       j["module"] = source.String(e.module);
       if (e.node != 0) j["node"] = source.String(e.node);
+      if (e.stack != 0) j["stack"] = source.String(e.stack);
       if (e.kind == RecordKind::kAlloc) j["category"] = CategoryOf(hindsight, ordinal++);
     } else {
       if (e.kind != RecordKind::kDeviceUsed && e.kind != RecordKind::kCounters) j["text"] = source.String(e.a);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tools/foreign/file_bytes.h"
 #include "tools/foreign/pickle_reader.h"
@@ -45,6 +46,12 @@ class FollowedSource final : public EventSource {
   bool Next(Event* event) override {
     if (!inner_->Next(event)) return false;
     modules_.See(event);
+    if (event->kind == RecordKind::kStack) {
+      if (stacks_.size() <= event->thread) stacks_.resize(size_t{event->thread} + 1);
+      stacks_[event->thread] = event->a;
+    } else if (event->kind == RecordKind::kAlloc && event->thread < stacks_.size()) {
+      event->stack = stacks_[event->thread];
+    }
     return true;
   }
   std::string_view String(uint32_t id) const override { return inner_->String(id); }
@@ -55,6 +62,7 @@ class FollowedSource final : public EventSource {
  private:
   std::unique_ptr<EventSource> inner_;
   BackwardModules modules_;
+  std::vector<uint32_t> stacks_;  // by thread
 };
 
 }  // namespace

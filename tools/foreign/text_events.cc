@@ -97,6 +97,12 @@ class Builder {
     }
     if (verb == "phase" || verb == "step" || verb == "enter" || verb == "exit") return Control(verb);
     if (verb == "node") return Node();
+    if (verb == "stack") {
+      event_.kind = RecordKind::kStack;
+      event_.a = list_->Intern(std::string_view(line.text).substr(std::min<size_t>(6, line.text.size())));
+      list_->Add(event_);
+      return absl::OkStatus();
+    }
     if (verb == "alloc" || verb == "segment") return Take(verb == "alloc");
     if (verb == "free" || verb == "request" || verb == "complete" || verb == "unsegment") return Give(verb);
     if (verb == "name") return Name();

@@ -8,6 +8,7 @@
 //   free NAME      request NAME      complete NAME
 //   name NAME ROLE TENSOR_NAME           oom BYTES FREE_BYTES
 //   used FREE_BYTES TOTAL_BYTES          device N                        thread N
+//   stack FRAME < FRAME ...
 //   enter MODULE [SEQUENCE]              exit MODULE [SEQUENCE]          node NAME SEQUENCE FORWARD_THREAD
 //   repeat N ... end                     ({i} in a line is the pass, from 0; may be nested with {j}, {k})
 //

@@ -24,6 +24,7 @@ struct Event {
   // Memory records.
   uint16_t stream = 0;
   uint32_t module = 0;          // string id, 0 = none; in backward that of the forward which made the node (phase/backward_modules.h)
+  uint32_t stack = 0;           // string id of the stack that allocated, 0 = not recorded
   uint32_t node = 0;            // string id of the autograd node that runs ("AddmmBackward0"), 0 = none known
   uint64_t address = 0;
   uint64_t requested_bytes = 0;

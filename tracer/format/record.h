@@ -28,6 +28,7 @@ enum class RecordKind : uint8_t {
   kNode = 18,
   kModuleEnter = 19,
   kModuleExit = 20,
+  kStack = 21,
   kName = 24,
   kDeviceUsed = 25,
   kCounters = 26,
@@ -110,7 +111,7 @@ inline uint64_t Load48(const uint8_t (&in)[6]) {
 // ---- file header and chunks ----
 
 inline constexpr char kTraceMagic[8] = {'V', 'R', 'A', 'M', 'L', 'D', 'G', 'R'};
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 inline constexpr uint32_t kMinReaderVersion = 1;
 inline constexpr uint32_t kFileHeaderBytes = 4096;
 

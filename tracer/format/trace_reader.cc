@@ -232,7 +232,7 @@ void TraceReader::Decode(const uint8_t* slot, Event* event) const {
   event->flags = head.flags;
   event->time_ns = Load48(head.time48) * kTimeUnitNs;
   event->thread = head.thread;
-  event->node = 0;
+  event->node = event->stack = 0;
   if (IsMemoryRecord(event->kind)) {
     MemoryRecord memory;
     std::memcpy(&memory, slot, sizeof(memory));

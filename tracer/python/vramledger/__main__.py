@@ -33,6 +33,8 @@ def _run(options):
         return 2
     trace = None if options.no_trace else options.trace or _default_trace(options.script)
     # Where the allocator cannot be put in place, the training run is still worth more than its trace.
+    if options.stacks:
+        os.environ["VRAMLEDGER_STACKS"] = options.stacks  # read when the library is loaded
     try:
         library = _install_or_less(trace, not options.no_hooks, options.mode)
     except InstallError as error:
@@ -72,6 +74,7 @@ def main(arguments=None):
                      "plug-in interface; observe: watch PyTorch's own allocator and replace nothing")
     run.add_argument("--no-trace", action="store_true", help="account, but write no trace")
     run.add_argument("--no-hooks", action="store_true", help="register no PyTorch hooks: phases from the signals alone, no names")
+    run.add_argument("--stacks", choices=("python", "cpp", "both"), help="record the stack of every allocation (modes torch and plugin; slow: 5-50 us each)")
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module name")
     run.add_argument("script")
     run.add_argument("arguments", nargs=argparse.REMAINDER)
