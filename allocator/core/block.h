@@ -35,7 +35,7 @@ struct Block {
   BlockState state = BlockState::kFree;
   uint16_t kind = 0;  // policy vmm: what its request was like, see Lifetimes
   uint32_t pending_events = 0;
-  uint32_t born = 0;  // policy vmm: number of the request
+  uint32_t since = 0;  // policy vmm: number of the request at which it was handed out, or became free
   BlockTag tag;
   int64_t pool_calls_when_freed = 0;  // age of a free block, for garbage collection
   // Streams other than its own that use the block; rarely any. Created at the first RecordStream.

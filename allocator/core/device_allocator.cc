@@ -102,13 +102,14 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
   Request request;
   request.bytes = RoundSize(bytes);
   const bool small = request.bytes <= kLargestSmall;
-  request.pool = StreamPoolFor(routes_.empty() ? (small ? small_ : large_) : PoolFor(small, stream), stream);
+  Pool* pool = routes_.empty() ? (small ? &small_ : &large_) : &PoolFor(small, stream);
   request.segment_bytes = SegmentSize(request.bytes);
   uint16_t kind = 0;
   if (vmm_ && expandable_) {
     kind = vmm_state_.lifetimes.Next(request.bytes, likeness);
-    if (!small && routes_.empty() && vmm_state_.lifetimes.Brief(kind)) request.pool = StreamPoolFor(brief_, stream);
+    if (pool == &large_) pool = &VmmPool(request.bytes, kind);
   }
+  request.pool = StreamPoolFor(*pool, stream);
 
   Block* block = TakeFreeBlock(request);
   if (block == nullptr) {
@@ -144,6 +145,8 @@ Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
 
   if (block->segment->expandable()) {
     if (UsesVmm(*request.pool->pool)) {
+      cursor = VmmFit(request, cursor);
+      block = free.At(cursor);
       free.EraseAt(cursor);
       return block;
     }
@@ -244,6 +247,7 @@ Block* DeviceAllocator::Split(Block* block, size_t bytes) {
 
 void DeviceAllocator::InsertFree(Block* block) {
   block->state = BlockState::kFree;
+  block->since = vmm_state_.lifetimes.clock();
   block->pool_calls_when_freed = block->pool->pool->calls;
   block->pool->free.Insert(block);
 }

@@ -17,6 +17,7 @@
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_DEVICE_ALLOCATOR_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_DEVICE_ALLOCATOR_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -172,6 +173,9 @@ class DeviceAllocator {
     size_t unmapped_bytes = 0;
   };
   bool UsesVmm(const Pool& pool) const;
+  size_t VmmGranule();
+  Pool& VmmPool(size_t bytes, uint16_t kind);
+  FreeSet::Cursor VmmFit(const Request& request, FreeSet::Cursor smallest) const;
   size_t VmmAllowance(size_t requested);
   Supply NewArena(StreamPool* pool, size_t least);
   VmmPlace FindVmmPlace(const Request& request) const;
@@ -227,12 +231,16 @@ class DeviceAllocator {
   bool has_limit_ = false;
   size_t limit_bytes_ = 0;
   bool limited_by_fraction_ = false;  // the last failed supply never asked the device
-  bool follows_ = false;  // another allocator: the device is never asked
+  bool follows_ = false;              // another allocator: the device is never asked
   size_t followed_total_bytes_ = 0;
   int captures_ = 0;  // graph captures and routes to private pools under way
   Pool small_{true};
   Pool large_{false};
-  Pool brief_{false};  // policy vmm: large blocks that are expected to live shortly
+  // Policy vmm, large blocks: those that are expected to be short-lived, and those of whole granules.
+  Pool brief_{false};
+  Pool whole_{false};
+  // The pools that are nobody's own, in the order in which they are searched for what lies idle.
+  const std::array<Pool*, 4> shared_pools_{&large_, &brief_, &small_, &whole_};
   std::map<PoolId, std::unique_ptr<PrivatePool>> private_pools_;
   std::vector<PoolRoute> routes_;  // the latest last
   BlockIndex index_;

@@ -130,9 +130,7 @@ size_t DeviceAllocator::LargestFreeBlock() {
   const auto look = [&largest](const Pool& pool) {
     for (const auto& stream : pool.streams) largest = std::max(largest, stream->free.LargestBytes());
   };
-  look(small_);
-  look(large_);
-  look(brief_);
+  for (const Pool* pool : shared_pools_) look(*pool);
   for (const auto& [id, pool] : private_pools_) {
     look(pool->small);
     look(pool->large);

@@ -117,9 +117,7 @@ void DeviceAllocator::EmptyCache() {
 
 void DeviceAllocator::ReleaseCachedBlocks() {
   SynchronizeEvents();
-  ReleaseBlocks(large_);
-  ReleaseBlocks(brief_);
-  ReleaseBlocks(small_);
+  for (Pool* pool : shared_pools_) ReleaseBlocks(*pool);
   if (!private_pools_.empty()) ReleaseReleasedPools();
 }
 

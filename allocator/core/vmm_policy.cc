@@ -7,7 +7,10 @@
 namespace vramledger {
 namespace {
 
-constexpr size_t kArenasPerReservation = 16;
+constexpr size_t kArenasPerReservation = 32;
+constexpr size_t kManyGranules = 1024;  // of which parts of a few granules are no matter
+constexpr size_t kAllowance = 128;      // one part in so many
+constexpr int kFitsLookedAt = 256;      // keeps a search short where very many blocks are free
 
 bool Usable(const Block* block) {
   return block != nullptr && (block->state == BlockState::kFree || block->state == BlockState::kUnmapped);
@@ -19,22 +22,47 @@ bool DeviceAllocator::UsesVmm(const Pool& pool) const {
   return vmm_ && UsesExpandable(pool);
 }
 
+size_t DeviceAllocator::VmmGranule() {
+  size_t& granule = vmm_state_.granule;
+  if (granule == 0) granule = std::max<size_t>(memory_.granularity(device_), size_t{2} << 20);
+  return granule;
+}
+
+// Until much is live: whole granules apart from the rest, and of the rest the short-lived apart from what stays.
+Pool& DeviceAllocator::VmmPool(size_t bytes, uint16_t kind) {
+  if (vmm_state_.highest_live >= kManyGranules * VmmGranule()) return large_;
+  if (bytes % VmmGranule() == 0) return whole_;
+  return vmm_state_.lifetimes.Brief(kind) ? brief_ : large_;
+}
+
+// Which free block serves a request, of those from `smallest` on, the smallest that fits.
+FreeSet::Cursor DeviceAllocator::VmmFit(const Request& request, FreeSet::Cursor smallest) const {
+  if (request.pool->pool->small || request.bytes % vmm_state_.granule == 0) return smallest;
+  const FreeSet& free = request.pool->free;
+  FreeSet::Cursor lowest = smallest;
+  FreeSet::Cursor next = free.Next(smallest);
+  for (int looked_at = 0; looked_at < kFitsLookedAt && !next.at_end(); ++looked_at, next = free.Next(next)) {
+    if (free.At(next)->address < free.At(lowest)->address) lowest = next;
+  }
+  return lowest;
+}
+
 // What may be reserved before free granules are moved rather than new ones mapped.
 size_t DeviceAllocator::VmmAllowance(size_t requested) {
   const auto live = static_cast<size_t>(counters_.Current(Metric::kActiveBytes));
   const auto peak = static_cast<size_t>(counters_.Read(Metric::kActiveBytes)[kAllPools].peak);
   vmm_state_.highest_live = std::max({vmm_state_.highest_live, peak, live + requested});
-  return vmm_state_.highest_live + vmm_state_.highest_live / 256;
+  return vmm_state_.highest_live + vmm_state_.highest_live / kAllowance;
 }
 
 DeviceAllocator::Supply DeviceAllocator::NewArena(StreamPool* pool, size_t least) {
   VmmState& v = vmm_state_;
-  if (v.granule == 0) {
+  if (v.arena_bytes == 0) {
     DeviceMemoryInfo info;
     if (memory_.MemoryInfo(device_, &info) != DeviceResult::kOk) return Supply::kFailed;
-    v.granule = std::max<size_t>(memory_.granularity(device_), size_t{2} << 20);
+    const size_t granule = VmmGranule();
     // A quarter more than there is memory, so that holes which cannot be filled do not end it.
-    v.arena_bytes = (info.total_bytes + info.total_bytes / 4 + v.granule - 1) / v.granule * v.granule;
+    v.arena_bytes = (info.total_bytes + info.total_bytes / 4 + granule - 1) / granule * granule;
   }
   if (least > v.arena_bytes) return Supply::kOutOfMemory;
   if (v.reservations.empty() || v.reservations.back().used == v.reservations.back().bytes) {
@@ -62,11 +90,9 @@ DeviceAllocator::Supply DeviceAllocator::NewArena(StreamPool* pool, size_t least
   return Supply::kOk;
 }
 
-// Where the fewest granules have to be mapped for the request; of equals the tightest, then the lowest. Null if there
-// is no room.
+// Where the fewest granules have to be mapped for the request; of equals the lowest. Null if there is no room.
 DeviceAllocator::VmmPlace DeviceAllocator::FindVmmPlace(const Request& request) const {
   VmmPlace best;
-  size_t best_run = 0;
   const size_t granule = vmm_state_.granule;
   const auto consider = [&](Block* first) {
     size_t room = 0, unmapped = 0;
@@ -76,23 +102,20 @@ DeviceAllocator::VmmPlace DeviceAllocator::FindVmmPlace(const Request& request) 
       room += part;
     }
     if (room < request.bytes) return;
-    if (best.first != nullptr && unmapped > best.unmapped_bytes) return;
-    size_t run = 0;
-    for (const Block* b = first; Usable(b); b = b->next) run += b->bytes;
-    if (best.first == nullptr || unmapped < best.unmapped_bytes || run < best_run) {
+    if (best.first == nullptr || unmapped < best.unmapped_bytes ||
+        (unmapped == best.unmapped_bytes && first->address < best.first->address)) {
       best = VmmPlace{first, unmapped};
-      best_run = run;
     }
   };
   for (const auto& [address, block] : request.pool->unmapped) {
-    if (block->prev != nullptr && block->prev->state == BlockState::kFree) consider(block->prev);
-    consider(block);
+    // What is free before it belongs to the place.
+    consider(block->prev != nullptr && block->prev->state == BlockState::kFree ? block->prev : block);
   }
   return best;
 }
 
-// Unmaps whole free granules until `bytes` are gathered, the largest free blocks first, but nothing between `keep` and
-// `keep_end`. Returns what was gathered.
+// Unmaps whole free granules until `bytes` are gathered, those first that have been free the longest, but nothing
+// between `keep` and `keep_end`. Returns what was gathered.
 size_t DeviceAllocator::ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t keep_end) {
   if (captures_ > 0 || bytes == 0) return 0;
   const size_t granule = vmm_state_.granule;
@@ -101,7 +124,7 @@ size_t DeviceAllocator::ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t 
     uintptr_t first, last;
   };
   std::vector<Candidate> candidates;
-  for (Pool* pool : {&large_, &brief_, &small_}) {
+  for (Pool* pool : shared_pools_) {
     for (const auto& stream : pool->streams) {
       FreeSet& free = stream->free;
       for (auto cursor = free.LowerBound(granule); !cursor.at_end(); cursor = free.Next(cursor)) {
@@ -115,7 +138,7 @@ size_t DeviceAllocator::ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t 
     }
   }
   std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.last - a.first > b.last - b.first; });
+                   [](const Candidate& a, const Candidate& b) { return a.block->since < b.block->since; });
   size_t gathered = 0;
   for (const Candidate& c : candidates) {
     if (gathered >= bytes) break;
@@ -150,16 +173,13 @@ DeviceAllocator::Supply DeviceAllocator::SupplyVmmBlock(const Request& request, 
       if (supply != Supply::kOk) return supply;
       place = FindVmmPlace(request);
     }
-    // A free block before an unmapped place stays as well: unmapped, it would become one block with it.
-    const Block* const before = place.first->prev;
-    const uintptr_t keep =
-        before != nullptr && before->state == BlockState::kFree ? before->address : place.first->address;
+    const uintptr_t keep = place.first->address;
     const uintptr_t keep_end = place.first->address + request.bytes;
     const size_t allowance = VmmAllowance(request.bytes);
     const size_t wanted = reserved_bytes() + place.unmapped_bytes;
     if (wanted > allowance && ReclaimGranules(wanted - allowance, keep, keep_end) < wanted - allowance) {
       // What is free now lies in parts of granules. One in the arena of another class may do.
-      for (Pool* pool : {&large_, &brief_, &small_}) {
+      for (Pool* pool : shared_pools_) {
         Request other = request;
         other.pool = StreamPoolFor(*pool, request.pool->stream);
         if ((*out = TakeFreeBlock(other)) != nullptr) return Supply::kOk;

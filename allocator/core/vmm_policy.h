@@ -1,16 +1,20 @@
 // The policy vmm: the native policy's sizes, streams and events, but memory that can move.
 //
 // - Address space is reserved once for the device and cut into arenas, one for each stream and class (up to 1 MiB;
-//   above; above and short-lived), each large enough for all of the device's memory. Address space costs nothing.
-// - Memory is mapped into an arena by the granule (2 MiB) where a request needs it. A request takes the smallest free
-//   block that fits. If there is none, it is put where the fewest granules have to be mapped: into a hole between
-//   blocks that was unmapped before, or behind a free block that is too short.
-// - Whole free granules are a common good. They stay mapped while the reserved memory is within a small allowance above
-// the
-//   highest sum of live blocks so far, so that a steady state maps and unmaps nothing. Beyond that, and when the device
-//   or the memory fraction gives no more, they are unmapped where they lie, in whichever arena, stream or size class,
-//   before more is mapped elsewhere. A request fails only when the granules that are free, or not yet taken, do not
-//   suffice.
+//   above), each large enough for all of the device's memory. Address space costs nothing.
+// - Memory is mapped into an arena by the granule (2 MiB) where a request needs it. A request takes a free block that
+//   fits: the smallest, or, if it leaves a part of a granule over, the lowest of a number of them, so that such blocks
+//   stay together at one end of the arena. If there is none, it is put where the fewest granules have to be mapped:
+//   into a hole between blocks that was unmapped before, or behind a free block that is too short.
+// - What nobody can use are parts of granules between blocks. While little is live (2 GiB), a few of them are more than
+//   one per cent, so then blocks of whole granules have an arena of their own, where no parts come about, and so have
+//   blocks that are known to be short-lived. Later these would cost more than they save: arenas that are busy in turn
+//   take granules from each other in every step.
+// - Whole free granules are a common good. They stay mapped while the reserved memory is within a small allowance (one
+//   part in 128) above the highest sum of live blocks so far. Beyond that, and when the device or the memory fraction
+//   gives no more, they are unmapped where they lie, in whichever arena, stream or size class, those that have been
+//   free for the longest time first, before more is mapped elsewhere. A request fails only when the granules that are
+//   free, or not yet taken, do not suffice.
 // - A granule is unmapped only after the device has finished what was queued when it was free (DeviceMemory::Unmap
 // waits),
 //   and never during a graph capture.
@@ -32,6 +36,8 @@ namespace vramledger {
 // is short-lived does not lie between what stays, where it would leave holes that are parts of granules.
 class Lifetimes {
  public:
+  // Requests so far.
+  uint32_t clock() const { return clock_; }
   // The kind of the next request.
   uint16_t Next(size_t bytes, uint8_t likeness) {
     ++clock_;
@@ -41,11 +47,11 @@ class Lifetimes {
   bool Brief(uint16_t kind) const { return !brief_.empty() && brief_[kind] != 0; }
   void Born(uint16_t kind, Block* block) const {
     block->kind = kind;
-    block->born = clock_;
+    block->since = clock_;
   }
   void Freed(const Block& block) {
     if (brief_.empty()) brief_.resize(size_t{1} << kBits);
-    brief_[block.kind] = clock_ - block.born < kBriefRequests ? 1 : 0;
+    brief_[block.kind] = clock_ - block.since < kBriefRequests ? 1 : 0;
   }
 
  private:

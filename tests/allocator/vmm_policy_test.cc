@@ -74,9 +74,9 @@ TEST_F(VmmPolicy, AHoleBetweenBlocksIsEmptiedAndFilledAgain) {
   EXPECT_EQ(Take(34 * kMiB), longer);  // what is mapped is taken first
 }
 
-// The place found begins with an unmapped block behind a free one, as cheap a place to begin; what is free before it
-// must not be unmapped and become one with it.
-TEST_F(VmmPolicy, TheBlockBeforeThePlaceStays) {
+// An unmapped block behind a free one: both are the place, and what is free of it must not be unmapped to fill the
+// rest.
+TEST_F(VmmPolicy, TheFreeBeginningOfAPlaceStays) {
   StartVmm("", OfSize(52 * kMiB));
   Take(8 * kMiB);
   void* hole = Take(24 * kMiB);
@@ -86,7 +86,7 @@ TEST_F(VmmPolicy, TheBlockBeforeThePlaceStays) {
   ASSERT_NE(Take(20 * kMiB, 1), nullptr);  // with granules of the hole: 4 MiB free, 20 MiB unmapped
   Give(after);
   device_->SetCapacity(100 * kMiB);
-  EXPECT_EQ(Take(23 * kMiB + kMiB / 2), hole);
+  EXPECT_EQ(Take(24 * kMiB), hole);
   EXPECT_EQ(Reserved(), static_cast<int64_t>(72 * kMiB));
 }
 
@@ -128,6 +128,42 @@ TEST_F(VmmPolicy, EmptyCacheGivesEveryFreeGranuleBack) {
   EXPECT_EQ(Reserved(), 0);
   EXPECT_EQ(device_->used_bytes(0), 0u);
   EXPECT_NE(Take(100 * kMiB), nullptr);
+}
+
+// Where little is live, parts of granules between blocks would be a good part of it.
+TEST_F(VmmPolicy, BlocksOfWholeGranulesLieApartUntilMuchIsLive) {
+  const auto apart = [](void* a, void* b) { return std::max(Distance(a, b), Distance(b, a)) > size_t{1} << 30; };
+  EXPECT_TRUE(apart(Take(4 * kMiB), Take(7 * kMiB + kMiB / 2)));
+  Take(size_t{3} << 30);
+  EXPECT_FALSE(apart(Take(4 * kMiB), Take(7 * kMiB + kMiB / 2)));
+}
+
+// Lowest first, so that the blocks in use stay together; the smallest that fits is for whole granules.
+TEST_F(VmmPolicy, AMisfittingBlockGoesToTheLowestPlace) {
+  void* kept = Take(size_t{3} << 30);
+  void* low = Take(11 * kMiB);
+  Take(5 * kMiB);
+  void* high = Take(9 * kMiB);
+  Take(5 * kMiB);
+  Give(low);
+  Give(high);
+  EXPECT_EQ(Take(8 * kMiB + kMiB / 2), low);
+  Give(low);
+  EXPECT_EQ(Take(8 * kMiB), high);
+  Give(kept);
+}
+
+// Granules that were free for long are the ones that a step needs last.
+TEST_F(VmmPolicy, TheLongestFreeGranulesMoveFirst) {
+  StartVmm("", OfSize(60 * kMiB));
+  void* early = Take(20 * kMiB, 1);
+  void* late = Take(20 * kMiB, 2);
+  Give(early);
+  Give(late);
+  Take(40 * kMiB, 3);  // 20 are left; of the other 20 those of stream 1 are taken
+  observer_.Take();
+  EXPECT_EQ(Take(20 * kMiB, 2), late);
+  for (const std::string& line : observer_.Take()) EXPECT_EQ(line.find("segment"), std::string::npos) << line;
 }
 
 TEST_F(VmmPolicy, ShortLivedBlocksLieApartOnceTheyAreKnown) {
