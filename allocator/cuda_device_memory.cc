@@ -63,6 +63,8 @@ struct CudaDeviceMemory::Runtime {
 };
 
 struct CudaDeviceMemory::Driver {
+  decltype(&::cuDeviceGet) DeviceGet;
+  decltype(&::cuDeviceGetAttribute) DeviceGetAttribute;
   decltype(&::cuMemGetAllocationGranularity) GetGranularity;
   decltype(&::cuMemAddressReserve) AddressReserve;
   decltype(&::cuMemAddressFree) AddressFree;
@@ -264,6 +266,8 @@ const CudaDeviceMemory::Driver* CudaDeviceMemory::driver() {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(FindFunction(library, name));
       complete = complete && function != nullptr;
     };
+    find(found->DeviceGet, "cuDeviceGet");
+    find(found->DeviceGetAttribute, "cuDeviceGetAttribute");
     find(found->GetGranularity, "cuMemGetAllocationGranularity");
     find(found->AddressReserve, "cuMemAddressReserve");
     find(found->AddressFree, "cuMemAddressFree");
@@ -308,8 +312,21 @@ DeviceResult CudaDeviceMemory::ReserveAddress(int device, size_t bytes, void** a
   const Driver* d = driver();
   if (d == nullptr) return DeviceResult::kNotSupported;
   const DeviceGuard guard(*runtime_, device);
+  // Address space belongs to no device, so that reserving it can succeed for one that could never map memory into it.
+  CUdevice handle = 0;
+  int supported = 0;
+  DeviceResult result = ReportDriver(d->DeviceGet(&handle, device), "cuDeviceGet");
+  if (result != DeviceResult::kOk) return result;
+  result =
+      ReportDriver(d->DeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, handle),
+                   "cuDeviceGetAttribute");
+  if (result != DeviceResult::kOk) return result;
+  if (supported == 0) {
+    failure_text = absl::StrCat("device ", device, " has no virtual memory management");
+    return DeviceResult::kNotSupported;
+  }
   CUdeviceptr start = 0;
-  const DeviceResult result = ReportDriver(d->AddressReserve(&start, bytes, 0, 0, 0), "cuMemAddressReserve");
+  result = ReportDriver(d->AddressReserve(&start, bytes, 0, 0, 0), "cuMemAddressReserve");
   *address = reinterpret_cast<void*>(start);
   return result;
 }

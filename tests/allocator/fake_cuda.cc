@@ -25,6 +25,7 @@ struct State {
   bool unloading = false;
   bool events_done = true;
   bool access_fails = false;
+  bool has_vmm = true;
   int last_device = -1;
   int synchronizations = 0;
 };
@@ -188,6 +189,18 @@ EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* ex
 }
 #endif
 
+EXPORT void fake_cuda_set_vmm(bool has) {
+  state().has_vmm = has;
+}
+EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  if (attribute != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) return CUDA_ERROR_INVALID_VALUE;
+  *value = state().has_vmm ? 1 : 0;
+  return CUDA_SUCCESS;
+}
 EXPORT CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
                                               CUmemAllocationGranularity_flags) {
   *bytes = size_t{2} << 20;

@@ -24,6 +24,8 @@ void fake_cuda_set_unloading(bool on);
 void fake_cuda_set_events_done(bool on);
 // cuMemSetAccess fails.
 void fake_cuda_set_access_fails(bool on);
+// The devices have no virtual memory management; address space can be reserved all the same.
+void fake_cuda_set_vmm(bool has);
 // Waits for the device since the reset.
 int fake_cuda_synchronizations();
 }
