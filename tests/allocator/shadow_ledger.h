@@ -30,6 +30,12 @@ class ShadowLedger : public AllocatorObserver {
     devices_[static_cast<size_t>(device)].owned.at(reinterpret_cast<uintptr_t>(address)).used_by.push_back(stream);
   }
 
+  // The pool that a block in use was taken from.
+  PoolId PoolOf(int device, void* address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return devices_[static_cast<size_t>(device)].owned.at(reinterpret_cast<uintptr_t>(address)).pool_id;
+  }
+
   void OnAlloc(const BlockView& block, BlockTag&) override {
     std::lock_guard<std::mutex> lock(mutex_);
     Device& d = devices_[static_cast<size_t>(block.device)];
@@ -38,7 +44,7 @@ class ShadowLedger : public AllocatorObserver {
     EXPECT_GE(block.block_bytes, block.requested_bytes);
     EXPECT_FALSE(Overlaps(d.owned, block.address, end)) << "bytes handed out twice";
     EXPECT_TRUE(Backed(d, block.address, end)) << "no memory behind a block";
-    d.owned[block.address] = Owned{end, block.requested_bytes, block.stream, {}, {}, false};
+    d.owned[block.address] = Owned{end, block.requested_bytes, block.stream, block.pool_id, {}, {}, false};
     Raise(d.allocated, block.block_bytes);
     Raise(d.active, block.block_bytes);
     Raise(d.requested, block.requested_bytes);
@@ -101,6 +107,7 @@ class ShadowLedger : public AllocatorObserver {
     uintptr_t end = 0;
     size_t requested = 0;
     StreamHandle stream = 0;
+    PoolId pool_id;
     std::vector<StreamHandle> used_by;
     std::vector<std::pair<StreamHandle, uint64_t>> tickets;
     bool freed = false;
