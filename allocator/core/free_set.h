@@ -1,7 +1,7 @@
 // The free blocks of one pool and stream, ordered by (size, address), with exact best fit at the price of a few cache
 // lines.
 //
-// Sizes fall into bins: one per 512 bytes below 32 KiB, then 64 per power of two. A bitmap finds the first bin that is
+// Sizes fall into bins: one per 512 bytes below 64 KiB, then 128 per power of two. A bitmap finds the first bin that is
 // not empty. A bin keeps its blocks in order in leaves of up to 16 entries; most bins hold one leaf with a few entries.
 #ifndef VRAMLEDGER_ALLOCATOR_CORE_FREE_SET_H_
 #define VRAMLEDGER_ALLOCATOR_CORE_FREE_SET_H_
@@ -55,7 +55,7 @@ class FreeSet {
   std::vector<Block*> Blocks() const;
 
  private:
-  static constexpr uint32_t kSubBinBits = 6;
+  static constexpr uint32_t kSubBinBits = 7;
   static constexpr uint32_t kSubBins = 1u << kSubBinBits;
   static constexpr uint32_t kBins = kSubBins * (32 - kSubBinBits + 1);
   static constexpr uint32_t kWords = (kBins + 63) / 64;
