@@ -157,14 +157,17 @@ absl::StatusOr<AllocatorSettings> AllocatorSettings::Parse(std::string_view text
     } else if (absl::StartsWith(key, "pinned_") || key == "release_lock_on_cudamalloc" ||
                key == "release_lock_on_hipmalloc") {
       continue;  // host memory, or without influence on what is allocated
-    } else if (key == "throw_on_cudamalloc_oom" || key == "graph_capture_record_stream_reuse" ||
-               key == "expandable_segments_reserve" || key == "expandable_segments_reserve_by_class") {
+    } else if (key == "throw_on_cudamalloc_oom") {
+      status = ParseBool(key, value, &s.reject_over_fraction);
+    } else if (key == "graph_capture_record_stream_reuse" || key == "expandable_segments_reserve" ||
+               key == "expandable_segments_reserve_by_class") {
       s.notes.push_back(absl::StrCat("allocator setting '", key, "' is not honoured"));
     } else {
       status = absl::InvalidArgumentError(absl::StrCat(
           "unknown allocator setting '", key,
           "'; known: backend, expandable_segments, garbage_collection_threshold, large_segment_size_mb, "
-          "max_non_split_rounding_mb, max_split_size_mb, per_process_memory_fraction, roundup_power2_divisions"));
+          "max_non_split_rounding_mb, max_split_size_mb, per_process_memory_fraction, roundup_power2_divisions, "
+          "throw_on_cudamalloc_oom"));
     }
     if (!status.ok()) return status;
   }
@@ -183,7 +186,8 @@ absl::StatusOr<AllocatorSettings> AllocatorSettings::FromEnvironment() {
   }
   if (const char* policy = std::getenv("VRAMLEDGER_POLICY"); policy != nullptr && *policy != '\0') {
     const std::optional<Policy> known = PolicyFromName(policy);
-    if (!known) return absl::InvalidArgumentError(absl::StrCat("VRAMLEDGER_POLICY: expected native or vmm, got '", policy, "'"));
+    if (!known)
+      return absl::InvalidArgumentError(absl::StrCat("VRAMLEDGER_POLICY: expected native or vmm, got '", policy, "'"));
     settings.policy = *known;
   }
   return settings;
@@ -213,6 +217,7 @@ std::string AllocatorSettings::ToString() const {
     parts.push_back(absl::StrCat("roundup_power2_divisions:[", absl::StrJoin(items, ","), "]"));
   }
   if (expandable_segments) parts.push_back("expandable_segments:True");
+  if (reject_over_fraction) parts.push_back("throw_on_cudamalloc_oom:True");
   if (per_process_memory_fraction < 1) {
     parts.push_back(absl::StrCat("per_process_memory_fraction:", per_process_memory_fraction));
   }

@@ -37,13 +37,21 @@ struct AllocatorSettings {
   bool expandable_segments = false;
   // Share of the device's memory that may be reserved; 1 or more = no limit is set at start.
   double per_process_memory_fraction = 1.0;
+  // PyTorch's throw_on_cudamalloc_oom: a request that would exceed per_process_memory_fraction fails at once, without
+  // giving cached memory back first; counted as a rejection.
+  bool reject_over_fraction = false;
   // Size of the segments that serve requests between 1 and 10 MiB.
   size_t large_segment_size = size_t{20} << 20;
 
-  // Which of several free blocks of equal size is taken first. PyTorch up to 2.11: the one at the lowest address;
-  // newer: the one whose segment is the oldest. Not part of the configuration text.
-  enum class EqualSizeOrder : uint8_t { kAddress, kSegmentAge };
+  // Which of several free blocks of equal size is taken first: the one at the lowest address, the one whose segment is
+  // the oldest, or the one that has been a block of its own for the longest. Which version of PyTorch does what was
+  // measured; see allocator/torch/torch_compat.h. Not part of the configuration text.
+  enum class EqualSizeOrder : uint8_t { kAddress, kSegmentAge, kBlockAge };
   EqualSizeOrder equal_size_order = EqualSizeOrder::kAddress;
+  // Whether routing requests to a private pool (torch.cuda.use_mem_pool) is taken for a graph capture, during which
+  // events are neither recorded nor queried: PyTorch up to 2.12. Newer ones say when a capture is under way. Not part
+  // of the configuration text.
+  bool routes_are_captures = true;
 
   // Names of settings that were understood but have no meaning here (host memory, back end ...), and one sentence each
   // on what was not honoured.

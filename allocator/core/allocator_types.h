@@ -105,6 +105,7 @@ struct OutOfMemoryInfo {
   size_t largest_free_block_bytes = 0;              // any stream, the request's pool (small or large)
   size_t largest_free_block_same_stream_bytes = 0;  // the hole that this request could have used
   bool limited_by_fraction = false;                 // the device was not asked: the limit was reached
+  bool rejected = false;  // by the setting throw_on_cudamalloc_oom: nothing was tried
 };
 
 enum class FreeStatus : uint8_t {

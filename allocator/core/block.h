@@ -34,6 +34,7 @@ struct Block {
   Segment* segment = nullptr;
   BlockState state = BlockState::kFree;
   uint16_t kind = 0;  // policy vmm: what its request was like, see Lifetimes
+  uint32_t order = 0;     // counts up with every block that is made, see EqualSizeOrder::kBlockAge
   uint32_t pending_events = 0;
   uint32_t since = 0;  // policy vmm: number of the request at which it was handed out, or became free
   BlockTag tag;

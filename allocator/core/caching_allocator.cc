@@ -63,6 +63,21 @@ void CachingAllocator::EmptyCache(int device_index) {
   if (DeviceAllocator* d = device(device_index)) d->EmptyCache();
 }
 
+void CachingAllocator::UpdateSettings(const AllocatorSettings& settings) {
+  SmallMutexLock lock(settings_mutex_);
+  AllocatorSettings changed = settings;
+  changed.policy = settings_.policy;
+  changed.equal_size_order = settings_.equal_size_order;
+  changed.routes_are_captures = settings_.routes_are_captures;
+  settings_ = std::move(changed);
+  for (const auto& d : devices_) d->UpdateSettings(settings_);
+}
+
+AllocatorSettings CachingAllocator::settings() const {
+  SmallMutexLock lock(settings_mutex_);
+  return settings_;
+}
+
 bool CachingAllocator::SetMemoryFraction(double fraction, int device_index) {
   DeviceAllocator* d = device(device_index);
   return d != nullptr && d->SetMemoryFraction(fraction);
@@ -182,7 +197,8 @@ bool CachingAllocator::FollowFree(int device_index, uintptr_t address) {
   return d != nullptr && d->FollowFree(address);
 }
 
-void CachingAllocator::FollowOutOfMemory(int device_index, StreamHandle stream, size_t bytes, size_t device_free_bytes) {
+void CachingAllocator::FollowOutOfMemory(int device_index, StreamHandle stream, size_t bytes,
+                                         size_t device_free_bytes) {
   if (DeviceAllocator* d = device(device_index)) d->FollowOutOfMemory(stream, bytes, device_free_bytes);
 }
 

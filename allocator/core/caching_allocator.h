@@ -19,6 +19,7 @@
 #include "allocator/core/allocator_types.h"
 #include "allocator/core/device_memory.h"
 #include "allocator/core/pool_types.h"
+#include "allocator/core/small_mutex.h"
 #include "allocator/core/statistics.h"
 
 namespace vramledger {
@@ -36,8 +37,8 @@ class CachingAllocator {
 
   // A block of at least `bytes`, aligned to 512. 0 bytes: null and kOk. `out_of_memory`, if given, is filled when the
   // status is kOutOfMemory.
-  // `likeness`: requests of one value and size are expected to live alike (a phase of the program, say); only the policy
-  // vmm makes use of it.
+  // `likeness`: requests of one value and size are expected to live alike (a phase of the program, say); only the
+  // policy vmm makes use of it.
   AllocationResult Allocate(int device, StreamHandle stream, size_t bytes, const BlockTag& tag,
                             OutOfMemoryInfo* out_of_memory = nullptr, uint8_t likeness = 0);
 
@@ -52,6 +53,11 @@ class CachingAllocator {
   // way).
   void EmptyCache();
   void EmptyCache(int device);
+
+  // Takes settings that were changed while the program runs. They hold for what is asked from now on; segments that
+  // exist stay what they are. Neither the policy nor the order of equal blocks can change, and the memory fraction of a
+  // device in use is only changed by SetMemoryFraction, as in PyTorch.
+  void UpdateSettings(const AllocatorSettings& settings);
 
   // `fraction` of the device's memory may be reserved; out of [0, 1] is ignored and false.
   bool SetMemoryFraction(double fraction, int device);
@@ -84,15 +90,15 @@ class CachingAllocator {
   void EmptyPool(int device, PoolId id);
   // Blocks of the pool that are in use.
   PoolStatus LivePoolBlocks(int device, PoolId id, std::vector<void*>* addresses);
-  // Notes how the pool's blocks lie; puts them so again. `freed` gets the blocks that were in use, `allocated` those that
-  // are now, with `tag`; an address may be in both.
+  // Notes how the pool's blocks lie; puts them so again. `freed` gets the blocks that were in use, `allocated` those
+  // that are now, with `tag`; an address may be in both.
   PoolStatus GetPoolState(int device, PoolId id, PoolState* state);
   PoolStatus SetPoolState(int device, const PoolState& state, const BlockTag& tag, std::vector<void*>* freed,
                           std::vector<void*>* allocated);
 
   // Following: instead of serving requests, the ledger does what another allocator says it did, event by event in its
-  // order, and never asks the device. `address` and sizes are that one's; its policy is taken to be PyTorch's. False or 0:
-  // the event does not fit the ledger and was left out.
+  // order, and never asks the device. `address` and sizes are that one's; its policy is taken to be PyTorch's. False or
+  // 0: the event does not fit the ledger and was left out.
   void BeginFollowing();
   bool FollowSegmentAlloc(const SegmentView& segment);
   bool FollowSegmentFree(int device, uintptr_t address);
@@ -133,15 +139,15 @@ class CachingAllocator {
   bool UpdateTag(void* address, int device_hint, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
 
   // Puts a device that was not used yet into a recorded state: takes the segments from it in this order, and hands out
-  // the blocks in them; what lies between blocks is free. Peaks and sums begin there. The observer is told of all of it.
-  // False, with the device as far as it came, if blocks overlap or leave their segment, or the device has no room.
+  // the blocks in them; what lies between blocks is free. Peaks and sums begin there. The observer is told of all of
+  // it. False, with the device as far as it came, if blocks overlap or leave their segment, or the device has no room.
   bool Restore(int device, const std::vector<SegmentImage>& segments);
 
   // One sentence on what the ledger knows of an address, for error messages.
   std::string DescribeAddress(const void* address);
 
   int device_count() const { return static_cast<int>(devices_.size()); }
-  const AllocatorSettings& settings() const { return settings_; }
+  AllocatorSettings settings() const;
   DeviceMemory& memory() { return memory_; }
 
  private:
@@ -150,7 +156,8 @@ class CachingAllocator {
   }
 
   DeviceMemory& memory_;
-  const AllocatorSettings settings_;
+  mutable SmallMutex settings_mutex_;  // taken before a device's
+  AllocatorSettings settings_;         // guarded by it
   std::vector<std::unique_ptr<DeviceAllocator>> devices_;
 };
 

@@ -26,10 +26,11 @@ size_t RoundUp(size_t bytes, size_t unit) {
 DeviceAllocator::DeviceAllocator(DeviceMemory& memory, const AllocatorSettings& settings, AllocatorObserver* observer,
                                  int device)
     : memory_(memory),
-      settings_(settings),
       observer_(observer),
       device_(device),
       vmm_(settings.policy == AllocatorSettings::Policy::kVmm),
+      settings_(settings),
+      first_max_split_size_(settings.max_split_size),
       expandable_(settings.expandable_segments || vmm_) {}
 
 DeviceAllocator::~DeviceAllocator() {
@@ -82,8 +83,7 @@ StreamPool* DeviceAllocator::StreamPoolFor(Pool& pool, StreamHandle stream) {
   auto it = pool.streams.begin();
   while (it != pool.streams.end() && (*it)->stream < stream) ++it;
   if (it != pool.streams.end() && (*it)->stream == stream) return it->get();
-  const bool by_age = settings_.equal_size_order == AllocatorSettings::EqualSizeOrder::kSegmentAge;
-  return pool.streams.insert(it, std::make_unique<StreamPool>(&pool, stream, by_age))->get();
+  return pool.streams.insert(it, std::make_unique<StreamPool>(&pool, stream, settings_.equal_size_order))->get();
 }
 
 AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, const BlockTag& tag, uint8_t likeness,
@@ -93,10 +93,7 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
   if (bytes > AllocatorSettings::kUnlimited / 2) bytes = AllocatorSettings::kUnlimited / 2;  // keeps sums from wrapping
 
   SmallMutexLock lock(mutex_);
-  if (!opened_) {
-    opened_ = true;
-    if (settings_.per_process_memory_fraction < 1) SetMemoryFractionLocked(settings_.per_process_memory_fraction);
-  }
+  if (!opened_) Open();
   if (captures_ == 0 && (!events_.empty() || !deferred_.empty())) ProcessEvents();
 
   Request request;
@@ -117,7 +114,7 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
     if (supply != Supply::kOk) {
       result.status = supply == Supply::kFailed ? AllocationStatus::kDeviceError : AllocationStatus::kOutOfMemory;
       if (supply == Supply::kOutOfMemory) {
-        ++num_ooms_;
+        if (!rejected_) ++num_ooms_;
         OutOfMemoryInfo info;
         FillOutOfMemory(request, bytes, &info);
         if (observer_ != nullptr) observer_->OnOutOfMemory(info);
@@ -191,7 +188,7 @@ DeviceAllocator::Supply DeviceAllocator::FindBlock(const Request& request, Block
   }
   if (collects_garbage()) CollectGarbage();
   Supply supply = SupplyBlock(request, false, block);
-  if (supply != Supply::kOutOfMemory) return supply;
+  if (supply != Supply::kOutOfMemory || rejected_) return supply;
   if (!private_pools_.empty()) {
     *block = TakeLentBlock(request);
     if (*block != nullptr) return Supply::kOk;
@@ -237,6 +234,9 @@ Block* DeviceAllocator::Split(Block* block, size_t bytes) {
   rest->segment = block->segment;
   rest->prev = block;
   rest->next = block->next;
+  // As in PyTorch, what is left over goes on as the block that was, and the part that is taken is the new one.
+  rest->order = block->order;
+  block->order = next_block_order_++;
   if (rest->next != nullptr) rest->next->prev = rest;
   block->next = rest;
   block->bytes = bytes;
@@ -313,6 +313,7 @@ void DeviceAllocator::CompleteFree(Block* block, bool deferred) {
   counters_.Decrease(Metric::kRequestedBytes, small, block->requested_bytes);
   block->requested_bytes = 0;
 
+  const uint32_t order = block->order;  // outlives those of its neighbours
   int64_t splits = 0;
   int64_t split_bytes = 0;
   for (const bool left : {true, false}) {
@@ -328,6 +329,7 @@ void DeviceAllocator::CompleteFree(Block* block, bool deferred) {
     split_bytes += static_cast<int64_t>(block->bytes);
   }
   block->tag = BlockTag();
+  block->order = order;
   InsertFree(block);
 
   if (block->segment->expandable()) return;

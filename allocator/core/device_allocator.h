@@ -52,7 +52,8 @@ enum class PoolStatus : uint8_t;
 
 // What one stream owns of a pool.
 struct StreamPool {
-  StreamPool(Pool* owner, StreamHandle s, bool by_segment_age) : pool(owner), stream(s), free(by_segment_age) {}
+  StreamPool(Pool* owner, StreamHandle s, AllocatorSettings::EqualSizeOrder equal_order)
+      : pool(owner), stream(s), free(equal_order) {}
   Pool* pool;
   StreamHandle stream;
   FreeSet free;
@@ -86,6 +87,7 @@ class DeviceAllocator {
   FreeStatus Free(uintptr_t address);
   bool RecordStream(uintptr_t address, StreamHandle stream);
   void EmptyCache();
+  void UpdateSettings(const AllocatorSettings& settings);
   bool SetMemoryFraction(double fraction);
   double MemoryFraction();
   void* BaseAllocation(uintptr_t address, size_t* bytes);
@@ -158,6 +160,7 @@ class DeviceAllocator {
   void ReleaseBlocks(Pool& pool);
   void ReleaseBlock(Block* block);
   void CollectGarbage();
+  void CountReserved(const Pool& pool, bool grows, size_t bytes);
   Segment* NewSegment(uintptr_t address, size_t bytes, StreamPool* pool, size_t page_bytes);
   void ForgetSegment(Segment* segment);
   Supply SupplyExpandableBlock(const Request& request, Block** block);
@@ -211,6 +214,9 @@ class DeviceAllocator {
   const Segment* SegmentAt(uintptr_t address) const;
   void FillOutOfMemory(const Request& request, size_t requested, OutOfMemoryInfo* info);
   bool SetMemoryFractionLocked(double fraction);
+  size_t ConfiguredLimit(size_t total_bytes) const;
+  bool ExceedsConfiguredLimit(size_t segment_bytes);
+  void Open();
 
   // Whether requests of the pool are served by expandable segments.
   bool UsesExpandable(const Pool& pool) const;
@@ -218,19 +224,22 @@ class DeviceAllocator {
   size_t reserved_bytes() const { return static_cast<size_t>(counters_.Current(Metric::kReservedBytes)); }
 
   DeviceMemory& memory_;
-  const AllocatorSettings& settings_;
   AllocatorObserver* const observer_;
   const int device_;
   const bool vmm_;  // the policy as set; without virtual memory management it has no effect
 
   SmallMutex mutex_;
   // Everything below is guarded by mutex_.
+  AllocatorSettings settings_;
+  const size_t first_max_split_size_;  // what the statistics show, as PyTorch's do
   bool opened_ = false;
   bool expandable_;  // as set, until the device turns out to lack virtual memory management
+  bool lacks_vmm_ = false;
   VmmState vmm_state_;
   bool has_limit_ = false;
   size_t limit_bytes_ = 0;
   bool limited_by_fraction_ = false;  // the last failed supply never asked the device
+  bool rejected_ = false;             // nor was anything given back for it
   bool follows_ = false;              // another allocator: the device is never asked
   size_t followed_total_bytes_ = 0;
   int captures_ = 0;  // graph captures and routes to private pools under way
@@ -247,6 +256,7 @@ class DeviceAllocator {
   Arena<Block> blocks_;
   std::map<uintptr_t, std::unique_ptr<Segment>> segments_;
   uint32_t next_segment_age_ = 1;
+  uint32_t next_block_order_ = 0;
   std::deque<std::pair<uintptr_t, size_t>> released_;  // the last ranges given back, to name late double frees
 
   struct StreamEvents {
@@ -260,8 +270,10 @@ class DeviceAllocator {
   Counters counters_;
   Stat oversize_allocations_;
   Stat oversize_segments_;
+  std::map<PoolId, StatByPool> private_reserved_;  // of pools that have gone too
   int64_t num_alloc_retries_ = 0;
   int64_t num_ooms_ = 0;
+  int64_t num_oom_rejections_ = 0;
   int64_t num_sync_all_streams_ = 0;
   int64_t num_device_alloc_ = 0;
   int64_t num_device_free_ = 0;

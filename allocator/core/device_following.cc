@@ -37,10 +37,11 @@ bool DeviceAllocator::FollowSegmentAlloc(const SegmentView& segment) {
   block->bytes = segment.bytes;
   block->pool = pool;
   block->segment = NewSegment(segment.address, segment.bytes, pool, 0);
+  block->order = next_block_order_++;
   index_.Insert(segment.address, block);
   InsertFree(block);
   counters_.Increase(Metric::kSegment, pool->pool->small, 1);
-  counters_.Increase(Metric::kReservedBytes, pool->pool->small, segment.bytes);
+  CountReserved(*pool->pool, true, segment.bytes);
   if (segment.bytes >= settings_.max_split_size) Increase(oversize_segments_, 1);
   ++num_device_alloc_;
   if (observer_ != nullptr) observer_->OnSegmentAlloc(ViewOf(*block->segment));

@@ -53,6 +53,28 @@ bool DeviceAllocator::SetMemoryFraction(double fraction) {
   return SetMemoryFractionLocked(fraction);
 }
 
+// The setting's share of the device, which need not be what SetMemoryFraction said last.
+size_t DeviceAllocator::ConfiguredLimit(size_t total_bytes) const {
+  return static_cast<size_t>(settings_.per_process_memory_fraction * static_cast<double>(total_bytes));
+}
+
+bool DeviceAllocator::ExceedsConfiguredLimit(size_t segment_bytes) {
+  DeviceMemoryInfo info;
+  if (memory_.MemoryInfo(device_, &info) != DeviceResult::kOk) return false;
+  return reserved_bytes() + segment_bytes > ConfiguredLimit(info.total_bytes);
+}
+
+void DeviceAllocator::Open() {
+  opened_ = true;
+  if (settings_.per_process_memory_fraction < 1) SetMemoryFractionLocked(settings_.per_process_memory_fraction);
+}
+
+void DeviceAllocator::UpdateSettings(const AllocatorSettings& settings) {
+  SmallMutexLock lock(mutex_);
+  settings_ = settings;
+  expandable_ = !lacks_vmm_ && (settings_.expandable_segments || vmm_);
+}
+
 bool DeviceAllocator::SetMemoryFractionLocked(double fraction) {
   if (!(fraction >= 0 && fraction <= 1)) return false;
   DeviceMemoryInfo info;
@@ -94,6 +116,7 @@ Statistics DeviceAllocator::GetStatistics() {
   s.active_bytes = counters_.Read(Metric::kActiveBytes);
   s.inactive_split_bytes = counters_.Read(Metric::kInactiveSplitBytes);
   s.requested_bytes = counters_.Read(Metric::kRequestedBytes);
+  s.reserved_bytes_by_private_pool.assign(private_reserved_.begin(), private_reserved_.end());
   s.oversize_allocations = oversize_allocations_;
   s.oversize_segments = oversize_segments_;
   s.num_alloc_retries = num_alloc_retries_;
@@ -101,13 +124,17 @@ Statistics DeviceAllocator::GetStatistics() {
   s.num_sync_all_streams = num_sync_all_streams_;
   s.num_device_alloc = num_device_alloc_;
   s.num_device_free = num_device_free_;
-  s.max_split_size = static_cast<int64_t>(settings_.max_split_size);  // unlimited becomes -1
+  s.num_oom_rejections = num_oom_rejections_;
+  s.max_split_size = static_cast<int64_t>(first_max_split_size_);  // unlimited becomes -1
   return s;
 }
 
 void DeviceAllocator::ResetPeakStatistics() {
   SmallMutexLock lock(mutex_);
   counters_.ResetPeak();
+  for (auto& [id, stats] : private_reserved_) {
+    for (Stat& stat : stats) stat.peak = stat.current;
+  }
   oversize_allocations_.peak = oversize_allocations_.current;
   oversize_segments_.peak = oversize_segments_.current;
 }
@@ -115,7 +142,11 @@ void DeviceAllocator::ResetPeakStatistics() {
 void DeviceAllocator::ResetAccumulatedStatistics() {
   SmallMutexLock lock(mutex_);
   counters_.ResetAccumulated();
+  for (auto& [id, stats] : private_reserved_) {
+    for (Stat& stat : stats) stat.allocated = stat.freed = 0;
+  }
   for (Stat* stat : {&oversize_allocations_, &oversize_segments_}) stat->allocated = stat->freed = 0;
+  num_oom_rejections_ = 0;
   num_alloc_retries_ = num_ooms_ = num_sync_all_streams_ = num_device_alloc_ = num_device_free_ = 0;
 }
 
@@ -148,7 +179,7 @@ void DeviceAllocator::FillOutOfMemory(const Request& request, size_t requested, 
   info->segment_bytes = request.segment_bytes;
   info->device_free_bytes = device.free_bytes;
   info->device_total_bytes = device.total_bytes;
-  info->allowed_bytes = has_limit_ ? limit_bytes_ : 0;
+  info->allowed_bytes = rejected_ ? ConfiguredLimit(info->device_total_bytes) : has_limit_ ? limit_bytes_ : 0;
   info->allocated_bytes = static_cast<size_t>(counters_.Current(Metric::kAllocatedBytes));
   info->awaiting_free_bytes = static_cast<size_t>(counters_.Current(Metric::kActiveBytes)) - info->allocated_bytes;
   info->reserved_bytes = reserved_bytes();
@@ -158,6 +189,7 @@ void DeviceAllocator::FillOutOfMemory(const Request& request, size_t requested, 
   }
   info->largest_free_block_same_stream_bytes = request.pool->free.LargestBytes();
   info->limited_by_fraction = limited_by_fraction_;
+  info->rejected = rejected_;
 }
 
 void DeviceAllocator::ForEachLiveBlock(absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn) {

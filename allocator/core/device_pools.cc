@@ -36,7 +36,7 @@ PoolStatus DeviceAllocator::BeginAllocateToPool(PoolId id, StreamFilter filter) 
   const PoolStatus status = SharePoolLocked(id, nullptr);
   if (status != PoolStatus::kOk) return status;
   routes_.push_back(PoolRoute{FindPool(id), std::move(filter)});
-  ++captures_;
+  if (settings_.routes_are_captures) ++captures_;
   return PoolStatus::kOk;
 }
 
@@ -46,7 +46,7 @@ PoolStatus DeviceAllocator::EndAllocateToPool(PoolId id) {
       std::find_if(routes_.begin(), routes_.end(), [id](const PoolRoute& r) { return r.pool->small.id == id; });
   if (route == routes_.end()) return PoolStatus::kNotRouted;
   routes_.erase(route);
-  --captures_;
+  if (settings_.routes_are_captures) --captures_;
   return PoolStatus::kOk;
 }
 

@@ -1,5 +1,6 @@
 // Memory taken from the device and given back to it.
 #include <algorithm>
+#include <utility>
 
 #include "allocator/core/device_allocator.h"
 #include "allocator/core/private_pool.h"
@@ -17,6 +18,19 @@ void* Pointer(uintptr_t address) {
 }
 
 }  // namespace
+
+void DeviceAllocator::CountReserved(const Pool& pool, bool grows, size_t bytes) {
+  if (grows) {
+    counters_.Increase(Metric::kReservedBytes, pool.small, bytes);
+  } else {
+    counters_.Decrease(Metric::kReservedBytes, pool.small, bytes);
+  }
+  if (pool.owner == nullptr) return;
+  StatByPool& own = private_reserved_[pool.id];
+  for (const StatPool which : {kAllPools, pool.small ? kSmallPool : kLargePool}) {
+    (grows ? Increase : Decrease)(own[which], static_cast<int64_t>(bytes));
+  }
+}
 
 Segment* DeviceAllocator::NewSegment(uintptr_t address, size_t bytes, StreamPool* pool, size_t page_bytes) {
   auto segment = std::make_unique<Segment>();
@@ -38,9 +52,16 @@ void DeviceAllocator::ForgetSegment(Segment* segment) {
 
 DeviceAllocator::Supply DeviceAllocator::SupplyBlock(const Request& request, bool retry, Block** block) {
   if (retry) ++num_alloc_retries_;
+  rejected_ = false;
   limited_by_fraction_ =
       has_limit_ && (request.segment_bytes > limit_bytes_ || reserved_bytes() > limit_bytes_ - request.segment_bytes);
   if (limited_by_fraction_) return Supply::kOutOfMemory;
+  rejected_ = settings_.reject_over_fraction && ExceedsConfiguredLimit(request.segment_bytes);
+  if (rejected_) {
+    limited_by_fraction_ = true;
+    ++num_oom_rejections_;
+    return Supply::kOutOfMemory;
+  }
   if (UsesExpandable(*request.pool->pool)) {
     const Supply supply = SupplyExpandableBlock(request, block);
     if (expandable_) return supply;
@@ -71,10 +92,11 @@ DeviceAllocator::Supply DeviceAllocator::AllocateSegment(const Request& request,
   fresh->bytes = bytes;
   fresh->pool = request.pool;
   fresh->segment = NewSegment(start, bytes, request.pool, 0);
+  fresh->order = next_block_order_++;
   index_.Insert(start, fresh);
   const bool small = request.pool->pool->small;
   counters_.Increase(Metric::kSegment, small, 1);
-  counters_.Increase(Metric::kReservedBytes, small, bytes);
+  CountReserved(*request.pool->pool, true, bytes);
   if (bytes >= settings_.max_split_size) Increase(oversize_segments_, 1);
   ++num_device_alloc_;
   if (observer_ != nullptr) observer_->OnSegmentAlloc(ViewOf(*fresh->segment));
@@ -146,7 +168,7 @@ void DeviceAllocator::ReleaseBlock(Block* block) {
   }
   ++num_device_free_;
   counters_.Decrease(Metric::kSegment, small, 1);
-  counters_.Decrease(Metric::kReservedBytes, small, block->bytes);
+  CountReserved(*block->pool->pool, false, block->bytes);
   if (block->bytes >= settings_.max_split_size) Decrease(oversize_segments_, 1);
   block->pool->free.Erase(block);
   index_.Erase(block->address);
@@ -235,7 +257,10 @@ Block* DeviceAllocator::FindExpandableBlock(const Request& request, Supply* fail
   }
   void* address = nullptr;
   const DeviceResult result = memory_.ReserveAddress(device_, bytes, &address);
-  if (result == DeviceResult::kNotSupported) expandable_ = false;  // plain segments from now on
+  if (result == DeviceResult::kNotSupported) {  // plain segments from now on
+    expandable_ = false;
+    lacks_vmm_ = true;
+  }
   if (result != DeviceResult::kOk) return nullptr;
   Block* block = blocks_.New();
   block->address = reinterpret_cast<uintptr_t>(address);
@@ -243,6 +268,7 @@ Block* DeviceAllocator::FindExpandableBlock(const Request& request, Supply* fail
   block->pool = pool;
   block->segment = NewSegment(block->address, bytes, pool, page);
   block->state = BlockState::kUnmapped;
+  block->order = next_block_order_++;
   index_.Insert(block->address, block);
   pool->unmapped[block->address] = block;
   return block;
@@ -268,6 +294,7 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
     rest->pool = pool;
     rest->segment = block->segment;
     rest->state = BlockState::kUnmapped;
+    rest->order = next_block_order_++;
     rest->prev = block;
     rest->next = block->next;
     if (rest->next != nullptr) rest->next->prev = rest;
@@ -279,6 +306,7 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
   SegmentView part = ViewOf(*block->segment);
   part.address = block->address;
   part.bytes = length;
+  const uint32_t order = block->order;  // outlives those of its neighbours
   if (block->prev != nullptr && block->prev->state == BlockState::kFree) {
     pool->free.Erase(block->prev);
     block = Join(block->prev, block);
@@ -287,8 +315,9 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
     pool->free.Erase(block->next);
     block = Join(block, block->next);
   }
+  block->order = order;
   InsertFree(block);
-  counters_.Increase(Metric::kReservedBytes, pool->pool->small, length);
+  CountReserved(*pool->pool, true, length);
   ++num_device_alloc_;
   if (observer_ != nullptr) observer_->OnSegmentMap(part);
   *mapped = block;
@@ -327,16 +356,19 @@ void DeviceAllocator::UnmapPart(Block* block, uintptr_t first, uintptr_t last) {
     if (right->next != nullptr) right->next->prev = right;
     left->next = right;
     left->bytes = at - left->address;
+    right->order = next_block_order_++;
     index_.Insert(at, right);
     return right;
   };
   if (first > block->address) {
     Block* before = block;
     block = cut(before, first);
+    std::swap(before->order, block->order);  // the unmapped part goes on as the block that was
     InsertFree(before);
   }
   if (last < block->address + block->bytes) InsertFree(cut(block, last));
   block->state = BlockState::kUnmapped;
+  const uint32_t order = block->order;
   if (block->prev != nullptr && block->prev->state == BlockState::kUnmapped) {
     pool->unmapped.erase(block->prev->address);
     block = Join(block->prev, block);
@@ -345,7 +377,8 @@ void DeviceAllocator::UnmapPart(Block* block, uintptr_t first, uintptr_t last) {
     pool->unmapped.erase(block->next->address);
     block = Join(block, block->next);
   }
-  counters_.Decrease(Metric::kReservedBytes, pool->pool->small, part.bytes);
+  block->order = order;
+  CountReserved(*pool->pool, false, part.bytes);
   ++num_device_free_;
   if (block->is_split() || vmm_) {
     pool->unmapped[block->address] = block;

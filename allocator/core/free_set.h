@@ -14,15 +14,14 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/core/allocator_settings.h"
 #include "allocator/core/block.h"
 
 namespace vramledger {
 
 class FreeSet {
  public:
-  // With `by_segment_age`, blocks of equal size are ordered by the age of their segment before their address, as
-  // PyTorch's allocator does in versions after 2.11; without, by address alone.
-  explicit FreeSet(bool by_segment_age) : by_segment_age_(by_segment_age), bins_(kBins) {}
+  explicit FreeSet(AllocatorSettings::EqualSizeOrder equal_order) : equal_order_(equal_order), bins_(kBins) {}
   ~FreeSet();
   FreeSet(const FreeSet&) = delete;
   FreeSet& operator=(const FreeSet&) = delete;
@@ -110,7 +109,10 @@ class FreeSet {
            (static_cast<uint32_t>(units >> (exponent - kSubBinBits)) & (kSubBins - 1));
   }
   Key KeyOf(const Block* block) const {
-    const uint64_t age = by_segment_age_ ? block->segment->age : 0;
+    using Order = AllocatorSettings::EqualSizeOrder;
+    const uint64_t age = equal_order_ == Order::kAddress      ? 0
+                         : equal_order_ == Order::kSegmentAge ? block->segment->age
+                                                              : block->order;
     return Key{(static_cast<uint64_t>(block->bytes >> 9) << 32) | age, block->address};
   }
   void SetBit(uint32_t bin) {
@@ -127,7 +129,7 @@ class FreeSet {
   void InsertSlow(Bin& bin, const Entry& entry);
   void EraseSlow(Cursor cursor);
 
-  const bool by_segment_age_;
+  const AllocatorSettings::EqualSizeOrder equal_order_;
   size_t size_ = 0;
   uint64_t summary_ = 0;  // bit w: words_[w] is not 0
   std::array<uint64_t, kWords> words_{};

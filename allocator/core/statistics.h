@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/core/allocator_types.h"
+
 namespace vramledger {
 
 struct Stat {
@@ -33,10 +35,13 @@ struct Statistics {
   StatByPool active_bytes;
   StatByPool inactive_split_bytes;
   StatByPool requested_bytes;
+  // Of each private pool that ever held a segment. Not among Flatten()'s keys: PyTorch has it from 2.13 on.
+  std::vector<std::pair<PoolId, StatByPool>> reserved_bytes_by_private_pool;
   Stat oversize_allocations;  // of at least max_split_size
   Stat oversize_segments;
   int64_t num_alloc_retries = 0;
   int64_t num_ooms = 0;
+  int64_t num_oom_rejections = 0;  // not among Flatten()'s keys: PyTorch has it from 2.12 on
   int64_t num_sync_all_streams = 0;
   int64_t num_device_alloc = 0;
   int64_t num_device_free = 0;

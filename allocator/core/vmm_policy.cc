@@ -71,6 +71,7 @@ DeviceAllocator::Supply DeviceAllocator::NewArena(StreamPool* pool, size_t least
     const DeviceResult result = memory_.ReserveAddress(device_, bytes, &address);
     if (result == DeviceResult::kNotSupported) {
       expandable_ = false;  // the native policy from now on
+      lacks_vmm_ = true;
       return Supply::kFailed;
     }
     if (result != DeviceResult::kOk)

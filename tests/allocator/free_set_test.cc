@@ -11,11 +11,12 @@
 namespace vramledger {
 namespace {
 
+using Order = AllocatorSettings::EqualSizeOrder;
 using Key = std::tuple<size_t, uint32_t, uintptr_t>;
 
 // Against std::set, which is what the order is defined by: random inserts, erases and searches, sizes from 512 B to 64
 // GiB.
-void CompareWithSet(bool by_age, int distinct_sizes, int steps) {
+void CompareWithSet(Order order, int distinct_sizes, int steps) {
   std::mt19937_64 random(7);
   std::vector<size_t> sizes;
   for (int i = 0; i < distinct_sizes; ++i) {
@@ -28,11 +29,15 @@ void CompareWithSet(bool by_age, int distinct_sizes, int steps) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     blocks[i].address = (random() % 100000) * 512 + (i << 40);
     blocks[i].bytes = sizes[random() % sizes.size()];
+    blocks[i].order = static_cast<uint32_t>(random() % 1000);
     blocks[i].segment = &segments[random() % segments.size()];
   }
-  const auto key = [by_age](const Block& b) { return Key(b.bytes, by_age ? b.segment->age : 0, b.address); };
+  const auto key = [order](const Block& b) {
+    const uint32_t age = order == Order::kAddress ? 0 : order == Order::kSegmentAge ? b.segment->age : b.order;
+    return Key(b.bytes, age, b.address);
+  };
 
-  FreeSet set(by_age);
+  FreeSet set(order);
   std::set<std::pair<Key, Block*>> model;
   std::vector<bool> inside(blocks.size());
   for (int step = 0; step < steps; ++step) {
@@ -66,17 +71,18 @@ void CompareWithSet(bool by_age, int distinct_sizes, int steps) {
 }
 
 TEST(FreeSet, AgreesWithAnOrderedSetManySizes) {
-  CompareWithSet(false, 2000, 40000);
+  CompareWithSet(Order::kAddress, 2000, 40000);
 }
 TEST(FreeSet, AgreesWithAnOrderedSetFewSizes) {
-  CompareWithSet(false, 3, 40000);
+  CompareWithSet(Order::kAddress, 3, 40000);
 }
 TEST(FreeSet, AgreesWithAnOrderedSetByAge) {
-  CompareWithSet(true, 3, 40000);
+  CompareWithSet(Order::kSegmentAge, 3, 40000);
+  CompareWithSet(Order::kBlockAge, 3, 40000);
 }
 
 TEST(FreeSet, ImpossiblyLargeRequestFindsNothing) {
-  FreeSet set(false);
+  FreeSet set(Order::kAddress);
   Segment segment;
   Block block;
   block.bytes = size_t{1} << 30;
