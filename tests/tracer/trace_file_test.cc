@@ -245,6 +245,7 @@ TEST(TraceFile, AForkedChildLeavesTheParentsTraceAlone) {
     if (child == 0) {
       (*writer)->DetachInChild();
       (*writer)->Append(Memory(RecordKind::kAlloc, 1024, 512));
+      (*writer)->Append(ControlRecord{});
       (*writer)->Close();
       ::_exit(0);
     }
@@ -255,6 +256,7 @@ TEST(TraceFile, AForkedChildLeavesTheParentsTraceAlone) {
   }
   auto reader = OpenTrace(file.path());
   EXPECT_EQ(ReadAll(**reader).size(), 2u);
+  EXPECT_EQ((*reader)->health().lost_records, 1u) << "the child's allocation, which nobody wrote";
 }
 
 TEST(TraceFile, AFullDiskLosesChunksButNotTheProgram) {

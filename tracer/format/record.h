@@ -121,7 +121,7 @@ enum class TraceState : uint32_t { kOpen = 1, kClosed = 2 };
 enum class LossCause : uint32_t {
   kBufferFull = 0,    // the compressor was behind and every slot was in use
   kDiskFull = 1,      // a sealed chunk could not be written
-  kForkedChild = 2,   // events of a forked child, which does not write its parent's trace
+  kForkedChild = 2,   // memory records of a forked child, which does not write its parent's trace
   kTextTooLong = 3,   // a text was cut
   kTableFull = 4,     // more threads, streams or strings than the format can number
 };

@@ -177,8 +177,14 @@ bool TraceWriter::EnsureRoom(uint32_t slots) {
   return ActivateFreeSlot();
 }
 
-void TraceWriter::AppendSlots(const void* record, uint8_t, bool keep_time) {
-  if (!accepting_.load(std::memory_order_relaxed)) return;
+void TraceWriter::AppendSlots(const void* record, uint8_t kind, bool keep_time) {
+  if (!accepting_.load(std::memory_order_relaxed)) {
+    // The header is shared with the parent, whose trace then says what it does not hold.
+    if (detached_ && IsMemoryRecord(static_cast<RecordKind>(kind))) {
+      __atomic_fetch_add(&header_->losses[static_cast<uint32_t>(LossCause::kForkedChild)], 1, __ATOMIC_RELAXED);
+    }
+    return;
+  }
   alignas(8) uint8_t copy[kRecordBytes];
   std::memcpy(copy, record, kRecordBytes);
   if (!keep_time) {
