@@ -44,6 +44,8 @@ size_t CopyOut(const std::string& text, char* out, size_t capacity) {
 }  // namespace
 
 VRAMLEDGER_EXPORT const char* vramledger_version() { return VRAMLEDGER_VERSION; }
+// Before the first use of CUDA. 1 = done; 0 = there is no such policy.
+VRAMLEDGER_EXPORT int vramledger_set_policy(const char* name) { return Plugin::Get().SetPolicy(name) ? 1 : 0; }
 // 0 = done; otherwise the length of the error, which is in `error`.
 VRAMLEDGER_EXPORT size_t vramledger_open_trace(const char* path, char* error, size_t capacity) {
   return CopyOut(Plugin::Get().OpenTrace(path), error, capacity);

@@ -71,6 +71,11 @@ void Plugin::SetMode(const char* mode, PluginAdapter* adapter) {
   probe_.SetFramesBetween(0);
 }
 
+bool Plugin::SetPolicy(std::string_view name) {
+  policy_ = AllocatorSettings::PolicyFromName(name);
+  return policy_.has_value();
+}
+
 bool Plugin::Initialize() {
   std::call_once(initialized_, [this] {
     auto settings = AllocatorSettings::FromEnvironment();
@@ -78,6 +83,7 @@ bool Plugin::Initialize() {
       initialize_error_ = std::string(settings.status().message());
       return;
     }
+    if (policy_) settings->policy = *policy_;
     auto memory = CudaDeviceMemory::Open();
     if (!memory.ok()) {
       initialize_error_ = std::string(memory.status().message());
@@ -95,6 +101,7 @@ bool Plugin::Initialize() {
         Complain("the device has no virtual memory management; the policy native serves in place of vmm");
       }
     }
+    if (adapter_ != nullptr) adapter_->Adjust(*settings);
     ledger_ = std::make_unique<CategoryLedger>(devices);
     recorder_ = std::make_unique<Recorder>(*ledger_, phases_, devices);
     AllocatorObserver* const observer = adapter_ != nullptr ? adapter_->Wrap(*recorder_, devices) : recorder_.get();

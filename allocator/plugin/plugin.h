@@ -6,7 +6,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "allocator/core/caching_allocator.h"
 #include "allocator/plugin/caller_probe.h"
@@ -27,6 +29,8 @@ class PluginAdapter {
   // The observer that the core is to tell in place of `recorder`, to which it must pass everything on. Called once, when the
   // devices are opened.
   virtual AllocatorObserver* Wrap(AllocatorObserver& recorder, int devices) = 0;
+  // Last changes of the settings before the core is made. Called once, before Wrap.
+  virtual void Adjust(AllocatorSettings&) {}
   // Memory has run out; called without locks, before the error is thrown.
   virtual void BeforeOutOfMemoryError(const OutOfMemoryInfo& info) = 0;
 };
@@ -39,6 +43,10 @@ class Plugin : public PhaseListener {
   // Before the first use of anything else. `mode` is what the trace says of how it was made, a literal; `adapter` may be null
   // and must live as long as the process.
   void SetMode(const char* mode, PluginAdapter* adapter);
+
+  // Before the first use of anything else: the policy, which wins over VRAMLEDGER_POLICY. False if it has another name than the
+  // known ones.
+  bool SetPolicy(std::string_view name);
 
   // Null for 0 bytes. Throws c10::OutOfMemoryError (torch.OutOfMemoryError) when memory is out after every retry, std::runtime_error
   // when the device cannot be used.
@@ -97,6 +105,7 @@ class Plugin : public PhaseListener {
 
   const char* mode_ = "plugin";
   bool observes_ = false;
+  std::optional<AllocatorSettings::Policy> policy_;  // none: the environment's
   PluginAdapter* adapter_ = nullptr;
   std::once_flag initialized_;
   std::string initialize_error_;

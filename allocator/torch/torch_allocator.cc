@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "allocator/torch/torch_settings.h"
+
 namespace vramledger {
 namespace {
 
@@ -37,6 +39,14 @@ c10::DeviceIndex CurrentDevice() {
   c10::DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
   return device;
+}
+
+bool RunFreeMemoryCallbacks(void*) {
+  bool freed = false;
+  for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+    freed = c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute() || freed;
+  }
+  return freed;
 }
 
 void* TakeUncached(size_t bytes) {
@@ -135,10 +145,10 @@ void TorchAllocator::raw_delete(void* address) {
   raw_deleter()(address);
 }
 
-void TorchAllocator::recordStream(const c10::DataPtr& data, VRAMLEDGER_TORCH_STREAM stream) {
+void TorchAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
   // What another process or library owns is none of ours, as in PyTorch's allocator.
   if (data.get() == nullptr || data.get_deleter() != &Delete) return;
-  plugin_.RecordStream(data.get(), reinterpret_cast<StreamHandle>(c10::cuda::CUDAStream(stream).stream()));
+  plugin_.RecordStream(data.get(), reinterpret_cast<StreamHandle>(stream.stream()));
 }
 
 void* TorchAllocator::getBaseAllocation(void* address, size_t* bytes) {
@@ -172,7 +182,19 @@ void TorchAllocator::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex 
 // ---- life cycle and settings ----
 
 void TorchAllocator::init(int) {
-  Core();
+  CachingAllocator& core = Core();
+  // PyTorch's own callbacks that may free memory: that which gives back what other processes no longer use, and those
+  // that extensions register.
+  static const bool registered = [&core] {
+    core.AddFreeMemoryCallback(&RunFreeMemoryCallbacks, nullptr);
+    FollowTorchSettings();
+    // As in PyTorch, the fraction that is set now is each device's, until set_per_process_memory_fraction says another.
+    for (int device = 0; device < core.device_count(); ++device) {
+      core.SetMemoryFraction(core.settings().per_process_memory_fraction, device);
+    }
+    return true;
+  }();
+  static_cast<void>(registered);
 }
 
 double TorchAllocator::getMemoryFraction(c10::DeviceIndex device) {

@@ -36,8 +36,8 @@ class TorchAllocator final : public native::CUDAAllocator {
   void* raw_alloc(size_t bytes) override;
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
   void raw_delete(void* address) override;
-  VRAMLEDGER_TORCH_USING_RECORD_STREAM
-  void recordStream(const c10::DataPtr& data, VRAMLEDGER_TORCH_STREAM stream) override;
+  using native::CUDAAllocator::recordStream;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
   void* getBaseAllocation(void* address, size_t* bytes) override;
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream,
                           bool peer_access) override;
@@ -72,7 +72,9 @@ class TorchAllocator final : public native::CUDAAllocator {
   std::string getUserMetadata() override { return TorchEvents::UserMetadata(); }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
-  VRAMLEDGER_TORCH_MORE_OVERRIDES
+  VRAMLEDGER_TORCH_2_12_OVERRIDES
+  VRAMLEDGER_TORCH_2_13_OVERRIDES
+  VRAMLEDGER_TORCH_2_14_OVERRIDES
 
   // Private pools: graphs and torch.cuda.MemPool.
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,

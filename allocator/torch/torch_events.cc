@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/torch/torch_compat.h"
+
 namespace vramledger {
 namespace {
 
@@ -16,6 +18,13 @@ c10::Device DeviceOf(int index) {
 }
 
 }  // namespace
+
+void TorchEvents::Adjust(AllocatorSettings& settings) {
+  settings.routes_are_captures = VRAMLEDGER_TORCH_ROUTES_ARE_CAPTURES;
+  if (settings.policy == AllocatorSettings::Policy::kNative) {
+    settings.equal_size_order = AllocatorSettings::EqualSizeOrder::VRAMLEDGER_TORCH_EQUAL_SIZE_ORDER;
+  }
+}
 
 AllocatorObserver* TorchEvents::Wrap(AllocatorObserver& recorder, int devices) {
   recorder_ = &recorder;
@@ -95,6 +104,11 @@ void TorchEvents::AttachOutOfMemoryObserver(native::OutOfMemoryObserver observer
   out_of_memory_observers_.push_back(std::move(observer));
 }
 
+void TorchEvents::AttachRejectionObserver(RejectionObserver observer) {
+  const auto locks = LockAll();
+  rejection_observers_.push_back(std::move(observer));
+}
+
 void TorchEvents::SetUserMetadata(const std::string& text) {
   if (user_metadata == nullptr) user_metadata = new std::string();
   *user_metadata = text;
@@ -116,13 +130,14 @@ void TorchEvents::PopCompileContext() {
 // ---- what happens ----
 
 void TorchEvents::Note(Action action, Device& device, int index, uintptr_t address, size_t bytes, StreamHandle stream,
-                       PoolId pool, Context context) {
+                       PoolId pool, Context context, const std::string* metadata) {
   const bool keeps_stack =
       context_level_.load(std::memory_order_relaxed) >= static_cast<int>(native::RecordContext::ALLOC);
-  native::TraceEntry entry(
-      action, static_cast<c10::DeviceIndex>(index), address, bytes, reinterpret_cast<void*>(stream),
-      {pool.first, pool.second}, c10::getApproximateTime(), keeps_stack ? std::move(context) : nullptr,
-      compile_contexts != nullptr && !compile_contexts->empty() ? compile_contexts->back() : "N/A", UserMetadata());
+  native::TraceEntry entry(action, static_cast<c10::DeviceIndex>(index), address, bytes,
+                           reinterpret_cast<void*>(stream), {pool.first, pool.second}, c10::getApproximateTime(),
+                           keeps_stack ? std::move(context) : nullptr,
+                           compile_contexts != nullptr && !compile_contexts->empty() ? compile_contexts->back() : "N/A",
+                           metadata != nullptr ? *metadata : UserMetadata());
   for (const auto& tracker : trackers_) tracker(entry);
   if (!history_enabled() || skipped_.at(static_cast<size_t>(action))) return;
   if (device.ring.size() < max_entries_) {
@@ -131,6 +146,10 @@ void TorchEvents::Note(Action action, Device& device, int index, uintptr_t addre
     device.ring[device.oldest] = std::move(entry);
     device.oldest = (device.oldest + 1) % device.ring.size();
   }
+}
+
+TorchEvents::Context TorchEvents::Current() {
+  return current_context != nullptr ? *current_context : nullptr;
 }
 
 void TorchEvents::Report(const BlockView& block, bool taken) {
@@ -148,7 +167,7 @@ void TorchEvents::OnAlloc(const BlockView& block, BlockTag& tag) {
     const std::lock_guard<std::mutex> lock(device.mutex);
     if (current_context != nullptr) device.blocks[block.address] = *current_context;
     Note(Action::ALLOC, device, block.device, block.address, block.requested_bytes, block.stream, block.pool_id,
-         current_context != nullptr ? *current_context : nullptr);
+         Current());
   }
   Report(block, true);
 }
@@ -196,7 +215,7 @@ void TorchEvents::Segment(Action action, const SegmentView& segment) {
   device.reserved += grows ? segment.bytes : 0 - segment.bytes;
   if (!active_.load(std::memory_order_relaxed)) return;
   const std::lock_guard<std::mutex> lock(device.mutex);
-  Context context = current_context != nullptr ? *current_context : nullptr;
+  Context context = Current();
   const auto born = device.segments.find(segment.address);
   if (grows) {
     if (context != nullptr && born == device.segments.end()) device.segments[segment.address] = context;
@@ -228,16 +247,26 @@ void TorchEvents::OnSegmentUnmap(const SegmentView& part) {
 void TorchEvents::OnOutOfMemory(const OutOfMemoryInfo& info) {
   recorder_->OnOutOfMemory(info);
   Device& device = At(info.device);
+  if (info.rejected) return;
   if (active_.load(std::memory_order_relaxed)) {
     const std::lock_guard<std::mutex> lock(device.mutex);
-    Note(Action::OOM, device, info.device, info.device_free_bytes, info.segment_bytes, info.stream, {},
-         current_context != nullptr ? *current_context : nullptr);
+    Note(Action::OOM, device, info.device, info.device_free_bytes, info.segment_bytes, info.stream, {}, Current());
   }
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(info.rounded_bytes), device.allocated, device.reserved,
                                    DeviceOf(info.device));
 }
 
 void TorchEvents::BeforeOutOfMemoryError(const OutOfMemoryInfo& info) {
+  if (info.rejected) {
+    std::vector<RejectionObserver> told;
+    {
+      const std::lock_guard<std::mutex> lock(settings_mutex_);
+      told = rejection_observers_;
+    }
+    for (const auto& observer : told)
+      observer(info.device, info.segment_bytes, info.reserved_bytes, info.device_total_bytes);
+    return;
+  }
   std::vector<native::OutOfMemoryObserver> observers;
   {
     const std::lock_guard<std::mutex> lock(settings_mutex_);
@@ -280,6 +309,13 @@ TorchEvents::Context TorchEvents::ContextOf(int device, uintptr_t address) {
   const std::lock_guard<std::mutex> lock(At(device).mutex);
   const auto found = At(device).blocks.find(address);
   return found != At(device).blocks.end() ? found->second : nullptr;
+}
+
+TorchEvents::Context TorchEvents::ContextOf(CachingAllocator& core, const void* address) {
+  int device = -1;
+  core.UpdateTag(const_cast<void*>(address), 0,
+                 [&device](const BlockView& block, BlockTag&) { device = block.device; });
+  return device < 0 ? nullptr : ContextOf(device, reinterpret_cast<uintptr_t>(address));
 }
 
 TorchEvents::Context TorchEvents::SegmentContextOf(int device, uintptr_t address) {

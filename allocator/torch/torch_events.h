@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,6 +25,7 @@ class TorchEvents final : public PluginAdapter, public AllocatorObserver {
  public:
   using Context = std::shared_ptr<c10::GatheredContext>;
 
+  void Adjust(AllocatorSettings& settings) override;
   AllocatorObserver* Wrap(AllocatorObserver& recorder, int devices) override;
   void BeforeOutOfMemoryError(const OutOfMemoryInfo& info) override;
 
@@ -53,9 +55,15 @@ class TorchEvents final : public PluginAdapter, public AllocatorObserver {
   void RecordHistory(bool enabled, native::CreateContextFn recorder, size_t max_entries, native::RecordContext when,
                      bool clear, const std::vector<std::string>& skip_actions);
   bool history_enabled() const { return history_.load(std::memory_order_relaxed); }
+  // Adds an entry to the history that says something of a live block. Only for PyTorch 2.14 and newer.
+  void Annotate(CachingAllocator& core, const void* address, const std::string& text);
   void RecordAnnotation(const std::vector<std::pair<std::string, std::string>>& values, int device);
   void AttachTracker(native::AllocatorTraceTracker tracker);
   void AttachOutOfMemoryObserver(native::OutOfMemoryObserver observer);
+  // Of requests that the setting throw_on_cudamalloc_oom rejects.
+  using RejectionObserver =
+      std::function<void(int64_t device, size_t bytes, size_t reserved_bytes, size_t total_bytes)>;
+  void AttachRejectionObserver(RejectionObserver observer);
   static void SetUserMetadata(const std::string& text);
   static std::string UserMetadata();
   static void PushCompileContext(const std::string& text);
@@ -66,6 +74,7 @@ class TorchEvents final : public PluginAdapter, public AllocatorObserver {
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> Annotations();
   // Stacks of live blocks and of segments by their first address; null where none was kept.
   Context ContextOf(int device, uintptr_t address);
+  Context ContextOf(CachingAllocator& core, const void* address);
   Context SegmentContextOf(int device, uintptr_t address);
   void NoteSnapshot(int device, size_t active_bytes);
 
@@ -94,7 +103,9 @@ class TorchEvents final : public PluginAdapter, public AllocatorObserver {
   Device& At(int device) { return *devices_[static_cast<size_t>(device)]; }
   void Segment(Action action, const SegmentView& segment);
   void Note(Action action, Device& device, int index, uintptr_t address, size_t bytes, StreamHandle stream, PoolId pool,
-            Context context);
+            Context context, const std::string* metadata = nullptr);
+  // The calling thread's, while a ContextScope lasts.
+  static Context Current();
   void Report(const BlockView& block, bool taken);
   std::vector<std::unique_lock<std::mutex>> LockAll();
 
@@ -111,6 +122,7 @@ class TorchEvents final : public PluginAdapter, public AllocatorObserver {
   std::array<bool, 16> skipped_{};
   std::vector<native::AllocatorTraceTracker> trackers_;
   std::vector<native::OutOfMemoryObserver> out_of_memory_observers_;
+  std::vector<RejectionObserver> rejection_observers_;
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   c10::ApproximateClockToUnixTimeConverter clock_;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "allocator/plugin/plugin.h"
+#include "allocator/torch/torch_settings.h"
 
 namespace vramledger {
 namespace {
@@ -114,6 +115,7 @@ void Observe() {
   plugin.Metadata(R"({"observe": {"block_sizes": "exact"}})");
   auto* const follower = new Follower(plugin, *core);
   follower->TakeOver();
+  FollowTorchSettings();
   native::attachAllocatorTraceTracker([follower](const native::TraceEntry& entry) { follower->On(entry); });
 }
 

@@ -50,6 +50,8 @@ c10::CachingDeviceAllocator::DeviceStats TorchAllocator::getDeviceStats(c10::Dev
   out.num_device_alloc = s.num_device_alloc;
   out.num_device_free = s.num_device_free;
   out.max_split_size = s.max_split_size;
+  VRAMLEDGER_TORCH_2_12_STATISTICS(out, s);
+  VRAMLEDGER_TORCH_2_13_STATISTICS(out, s);
   return out;
 }
 
@@ -149,17 +151,18 @@ native::SnapshotInfo TorchAllocator::snapshot(c10::MempoolId_t pool, bool includ
 
   using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
   using Cuda = native::CUDAAllocatorConfig;
+  const AllocatorSettings now = core.settings();
   auto& settings = out.config_metadata;
-  settings.garbage_collection_threshold = core.settings().garbage_collection_threshold;
-  settings.max_split_size = core.settings().max_split_size;
+  settings.garbage_collection_threshold = now.garbage_collection_threshold;
+  settings.max_split_size = now.max_split_size;
   settings.pinned_num_register_threads = Cuda::pinned_num_register_threads();
-  settings.expandable_segments = core.settings().expandable_segments;
+  settings.expandable_segments = now.expandable_segments;
   settings.release_lock_on_malloc = Cuda::release_lock_on_cudamalloc();
   settings.pinned_use_host_register = Cuda::pinned_use_cuda_host_register();
   settings.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();
   settings.last_allocator_settings = Common::last_allocator_settings();
-  settings.roundup_power2_divisions.assign(core.settings().roundup_power2_divisions.begin(),
-                                           core.settings().roundup_power2_divisions.end());
+  VRAMLEDGER_TORCH_2_13_SNAPSHOT_SETTINGS(settings);
+  settings.roundup_power2_divisions.assign(now.roundup_power2_divisions.begin(), now.roundup_power2_divisions.end());
   return out;
 }
 

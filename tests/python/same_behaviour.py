@@ -192,6 +192,21 @@ def summaries():
     return torch.cuda.memory_summary(), torch.cuda.memory_allocated(), torch.cuda.max_memory_reserved(), torch.cuda.memory_cached()
 
 
+def changed_settings():
+    seen = []
+    # Not expandable_segments: PyTorch 2.15 ends with a segmentation fault when it is switched here.
+    for text in ("roundup_power2_divisions:4", "max_split_size_mb:40", "garbage_collection_threshold:0.5,max_non_split_rounding_mb:30", ""):
+        torch.cuda.memory._set_allocator_settings(text)
+        kept = [block(n) for n in (0.7, 3, 21, 45, 130)]
+        seen += [layout(), stats()]
+        del kept[::2]
+        kept.append(block(33))
+        seen += [layout(), torch.cuda.memory._snapshot()["allocator_settings"]]
+        kept.clear()
+        torch.cuda.empty_cache()
+    return seen, stats()
+
+
 def caching_off():
     torch.cuda.caching_allocator_enable(False)
     x = block(10)
@@ -210,7 +225,7 @@ if __name__ == "__main__":
     torch.zeros(1, device="cuda")
     answers = {}
     for step in (graphs, graphed_callables, pools, lending_pool, out_of_memory, streams, raw_and_base, library_workspaces, history, profile,
-                 accelerator, summaries, caching_off):
+                 accelerator, summaries, changed_settings, caching_off):
         gc.collect()
         try:
             answers[step.__name__] = step()

@@ -7,6 +7,7 @@ import pytest
 from conftest import BUILD
 
 MODELS = Path(__file__).with_name("equal_models.py")
+REQUESTS = Path(__file__).with_name("random_requests.py")
 BEHAVIOUR = Path(__file__).with_name("same_behaviour.py")
 
 
@@ -22,6 +23,16 @@ def test_statistics_and_addresses_equal_the_native_allocator(bench, settings):
         assert len(native["stats"]) > 100
         assert ours["stats"] == native["stats"], model
         assert ours["segments"] == native["segments"], model
+
+
+def test_of_equal_free_blocks_the_same_is_taken_as_by_the_native_allocator(bench):
+    seen = {}
+    for mode in ("native", "torch"):
+        out = bench.folder / f"{mode}.json"
+        bench.dryrun(REQUESTS, mode, out)
+        seen[mode] = json.loads(out.read_text())
+    assert len(seen["native"]["addresses"]) == 3000
+    assert seen["torch"] == seen["native"]
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
@@ -53,6 +64,28 @@ def test_an_error_names_where_the_bytes_are(bench):
     assert "TEXT CUDA out of memory. Tried to allocate 200.00 GiB" in done.stdout
     assert "largest hole" in done.stdout and "In use by category: parameter" in done.stdout
     assert "RETRIES 1" in done.stdout
+
+
+def test_changed_settings_and_the_chosen_policy_are_in_the_trace(bench):
+    done = bench.dryrun("""
+    import torch, vramledger
+    for mode, policy in (("torch", "best"), ("observe", "vmm")):
+        try:
+            vramledger.install(mode=mode, policy=policy)
+        except vramledger.InstallError as error:
+            print("ERROR", error)
+    vramledger.install(mode="torch", trace="t.vlt", policy="vmm")
+    torch.ones(1, device="cuda")
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:2")
+    x = torch.empty(33 << 20, dtype=torch.uint8, device="cuda")
+    print("BLOCK", torch.cuda.memory_allocated() - 512)
+    """)
+    assert "ERROR policy is 'native', 'vmm' or None, not 'best'" in done.stdout
+    assert "ERROR mode observe watches" in done.stdout
+    assert f"BLOCK {48 << 20}" in done.stdout
+    exported = bench.json("export", bench.folder / "t.vlt")
+    assert exported["metadata"]["allocator"]["policy"] == "vmm"
+    assert "allocator settings: roundup_power2_divisions" in json.dumps(exported)
 
 
 def test_distributed_training_on_one_rank(bench):

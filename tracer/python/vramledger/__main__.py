@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import __version__
-from ._install import MODES, InstallError, TraceError, install, installed_by_launcher
+from ._install import MODES, POLICIES, InstallError, TraceError, install, installed_by_launcher
 
 
 def _say(sentence):
@@ -19,12 +19,12 @@ def _default_trace(script):
     return f"{Path(script).stem or 'trace'}{'.rank' + rank if rank else ''}.vlt"
 
 
-def _install_or_less(trace, hooks, mode):
+def _install_or_less(trace, **options):
     try:
-        return install(trace=trace, hooks=hooks, mode=mode)
+        return install(trace=trace, **options)
     except TraceError as error:
         _say(f"{error}; the script runs without a trace")
-        return install(trace=None, hooks=hooks, mode=mode)
+        return install(trace=None, **options)
 
 
 def _run(options):
@@ -36,7 +36,7 @@ def _run(options):
     if options.stacks:
         os.environ["VRAMLEDGER_STACKS"] = options.stacks  # read when the library is loaded
     try:
-        library = _install_or_less(trace, not options.no_hooks, options.mode)
+        library = _install_or_less(trace, hooks=not options.no_hooks, mode=options.mode, policy=options.policy)
     except InstallError as error:
         _say(f"{error}; the script runs without vramledger")
         library = None
@@ -72,6 +72,7 @@ def main(arguments=None):
     run.add_argument("--trace", help="where to write the trace (default: the script's name with .vlt; %%p is the process id, %%r the RANK)")
     run.add_argument("--mode", choices=MODES, help="torch: an allocator of PyTorch's own kind (default where its library was built); plugin: through PyTorch's "
                      "plug-in interface; observe: watch PyTorch's own allocator and replace nothing")
+    run.add_argument("--policy", choices=POLICIES, help="native: PyTorch's own, to the byte (default); vmm: one that does not fragment")
     run.add_argument("--no-trace", action="store_true", help="account, but write no trace")
     run.add_argument("--no-hooks", action="store_true", help="register no PyTorch hooks: phases from the signals alone, no names")
     run.add_argument("--stacks", choices=("python", "cpp", "both"), help="record the stack of every allocation (modes torch and plugin; slow: 5-50 us each)")

@@ -8,6 +8,7 @@ import sys
 from ._library import PHASES, Library, LibraryError, torch_library_path
 
 MODES = ("torch", "plugin", "observe")
+POLICIES = ("native", "vmm")
 
 _library = None
 _hooks = None
@@ -33,7 +34,7 @@ def require():
     return _library
 
 
-def install(trace=None, hooks=True, mode=None):
+def install(trace=None, hooks=True, mode=None, policy=None):
     """Makes vramledger PyTorch's CUDA allocator. Must come before CUDA is used; once per process; cannot be undone.
 
     trace: path of the trace to write ("%p" becomes the process id, "%r" the RANK), None for none.
@@ -41,6 +42,8 @@ def install(trace=None, hooks=True, mode=None):
     mode:  "torch" is an allocator of PyTorch's own kind, with torch.cuda.memory_stats, graphs and pools; it needs the library that
            was built for this PyTorch. "plugin" needs only PyTorch's plug-in interface. "observe" replaces nothing and watches
            PyTorch's own allocator. None is torch where its library is there, else plugin.
+    policy: "native" is PyTorch's own, to the byte; "vmm" does not fragment, on devices with virtual memory management. None is
+           what VRAMLEDGER_POLICY says, else native. Has no meaning in mode observe.
     Raises InstallError; nothing is changed then.
     """
     global _library, _hooks, _by_launcher
@@ -53,6 +56,10 @@ def install(trace=None, hooks=True, mode=None):
         raise InstallError("vramledger is already installed in this process")
     if mode is not None and mode not in MODES:
         raise InstallError(f"mode is {', '.join(map(repr, MODES))} or None, not {mode!r}")
+    if policy is not None and policy not in POLICIES:
+        raise InstallError(f"policy is {', '.join(map(repr, POLICIES))} or None, not {policy!r}")
+    if policy is not None and mode == "observe":
+        raise InstallError("mode observe watches PyTorch's own allocator, whose policy is PyTorch's: leave policy out")
     import torch
 
     if not torch.backends.cuda.is_built():
@@ -61,6 +68,8 @@ def install(trace=None, hooks=True, mode=None):
         raise InstallError("CUDA is already initialised in this process, and PyTorch only changes allocators before that: call vramledger.install() before the "
                            "first use of torch.cuda (also by imported modules), or start the script with 'python -m vramledger run'")
     mode, library = _load(mode, torch)
+    if policy is not None:
+        library.set_policy(policy)
     put_in_place = {"torch": _prepare_torch, "plugin": _prepare_plugin, "observe": _prepare_observe}[mode](library, torch)
     if trace is not None:
         try:

@@ -77,6 +77,7 @@ class Library:
         except OSError as error:
             raise LibraryError(f"'{self.path}' cannot be loaded: {error}") from None
         for name, result, arguments in (
+            ("set_policy", ctypes.c_int, [ctypes.c_char_p]),
             ("open_trace", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
             ("close_trace", None, []),
             ("has_trace", ctypes.c_int, []),
@@ -130,6 +131,10 @@ class Library:
     def open_trace(self, path):
         """Starts the trace; raises LibraryError with one sentence if that fails."""
         self.call("vramledger_open_trace", ctypes.c_char_p(os.fsencode(path)))
+
+    def set_policy(self, name):
+        """False when there is no such policy."""
+        return bool(self._set_policy(name.encode()))
 
     def has_trace(self):
         return bool(self._has_trace())

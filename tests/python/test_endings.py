@@ -1,0 +1,139 @@
+"""How programs end: in every mode with the exit code that they would have had, and with a complete trace."""
+
+import textwrap
+
+import pytest
+
+MODES = ("plugin", "torch", "observe")
+
+ENDINGS = {
+    "tensors_live_at_exit": """
+        kept = [torch.ones(1 << 20, device="cuda") for _ in range(3)]
+        model = torch.nn.Linear(64, 64).cuda()
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        """,
+    "exception_in_a_step": """
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        class Refuses(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+            @staticmethod
+            def backward(ctx, gradient):
+                torch.ones(1000, device="cuda")
+                raise ValueError("no gradient")
+        for step in range(3):
+            try:
+                loss = Refuses.apply(model(torch.ones(8, 64, device="cuda"))).sum()
+                loss.backward()
+                optimizer.step()
+            except ValueError:
+                optimizer.zero_grad()
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        """,
+    "fork_after_cuda_was_used": """
+        import os
+        kept = torch.ones(1 << 20, device="cuda")
+        child = os.fork()
+        if child == 0:
+            del kept
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        more = torch.ones(1 << 20, device="cuda")
+        """,
+    "threads_at_work_at_shutdown": """
+        import threading
+        def work():
+            while True:
+                torch.empty(1000, device="cuda")
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+        [t.start() for t in threads]
+        while torch.empty(1, device="cuda") is None or not all(t.is_alive() for t in threads):
+            pass
+        """,
+}
+# What PyTorch refuses to a plug-in.
+ENDINGS_WITH_POOLS = {
+    "tensors_outlive_their_pool": """
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            kept = torch.ones(1 << 20, device="cuda")
+        del pool
+        torch.cuda.empty_cache()
+        del kept
+        torch.cuda.empty_cache()
+        """,
+}
+ENDINGS_WITH_GRAPHS = {
+    "tensors_outlive_their_graph": """
+        x = torch.ones(1 << 20, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x * 2
+        graph.replay()
+        graph.reset()
+        del graph
+        torch.cuda.empty_cache()
+        """,
+}
+CASES = [(mode, name, body) for mode in MODES for name, body in {**ENDINGS, **ENDINGS_WITH_GRAPHS}.items()]
+CASES += [(mode, name, body) for mode in ("torch", "observe") for name, body in ENDINGS_WITH_POOLS.items()]
+
+
+@pytest.mark.parametrize("mode, name, body", CASES, ids=[f"{mode}-{name}" for mode, name, _ in CASES])
+def test_ends_with_exit_code_0_and_a_complete_trace(bench, mode, name, body):
+    script = f'import sys, torch, vramledger\nvramledger.install(mode="{mode}", trace="t.vlt")\n' + textwrap.dedent(body)
+    done = bench.dryrun(script, timeout=120)
+    assert "vramledger:" not in done.stderr
+    check = bench.json("check", bench.folder / "t.vlt")
+    assert check["violations"] == 0
+    loss = bench.json("report", bench.folder / "t.vlt")["loss"]
+    assert loss["ended_early"] is False
+    assert loss["lost_records"] == 0
+
+
+def test_what_a_forked_child_does_is_counted_as_lost(bench):
+    """Forked before CUDA is used, the child can use it itself, but the trace is its parent's."""
+    bench.dryrun("""
+    import os, torch, vramledger
+    vramledger.install(mode="plugin", trace="t.vlt")
+    child = os.fork()
+    if child == 0:
+        torch.ones(1000, device="cuda")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    kept = torch.ones(1000, device="cuda")
+    """)
+    loss = bench.json("report", bench.folder / "t.vlt")["loss"]
+    assert loss["lost_records"] > 0
+    assert loss["ended_early"] is False
+
+
+def test_two_processes_train_with_distributed_data_parallel(bench):
+    """Two ranks on one virtual device, over gloo; each writes its own trace."""
+    bench.dryrun("""
+    import os, torch, torch.distributed as dist, torch.multiprocessing, vramledger
+    def train(rank):
+        os.environ["RANK"] = str(rank)
+        vramledger.install(mode="torch", trace="ddp%r.vlt")
+        torch.cuda.set_device(0)
+        dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://" + os.path.abspath("meet"))
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256).cuda())
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(8, 256, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        dist.destroy_process_group()
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(train, nprocs=2)
+    """)
+    for rank in (0, 1):
+        trace = bench.folder / f"ddp{rank}.vlt"
+        assert bench.json("check", trace)["violations"] == 0
+        report = bench.json("report", trace)
+        assert len(report["steps"]) == 2
+        sizes = {c: v["requested_bytes"] for c, v in report["peak"]["categories"].items()}
+        assert sizes["parameter"] == 4 * (256 * 256 + 256)
