@@ -3,12 +3,23 @@
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON="$ROOT/.venv/bin/python"
 TORCH_VERSION="${VRAMLEDGER_TORCH_VERSION:-2.11.0}"
-DEBIAN_PACKAGES=(g++ cmake ninja-build ccache pkg-config binutils libabsl-dev libcli11-dev nlohmann-json3-dev libzstd-dev zlib1g-dev libgtest-dev libbenchmark-dev)
-# transformers and torchvision are for the demo's models, numpy for torch's own use of it.
-PYTHON_PACKAGES=("torch==$TORCH_VERSION" "torchvision==0.26.0" "transformers==5.24.0" numpy pytest)
 
 say() { printf '== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# torchvision_for TORCH: the release that was made for it; a release pins its torch exactly.
+torchvision_for() {
+  case "$1" in
+    2.11.*) echo 0.26.0 ;;
+    2.12.*) echo 0.27.1 ;;
+    2.15.*) echo 0.29.2 ;;  # PyPI has none for it yet
+    *) die "vramledger was not tested with PyTorch $1: set VRAMLEDGER_TORCH_VERSION to 2.11.0, 2.12.1 or 2.15.0" ;;
+  esac
+}
+
+DEBIAN_PACKAGES=(g++ cmake ninja-build ccache pkg-config binutils libabsl-dev libcli11-dev nlohmann-json3-dev libzstd-dev zlib1g-dev libgtest-dev libbenchmark-dev)
+# transformers and torchvision are for the demo's models, numpy for torch's own use of it.
+PYTHON_PACKAGES=("torch==$TORCH_VERSION" "torchvision==$(torchvision_for "$TORCH_VERSION")" "transformers==5.24.0" numpy pytest)
 
 install_debian_packages() {
   local missing=() package
@@ -49,7 +60,9 @@ install_python_packages() {
   fi
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     say "installing Python packages: $wanted (the PyTorch CUDA wheel is about 4.7 GB on disk)"
-    "$PYTHON" -m pip install -q --disable-pip-version-check "${PYTHON_PACKAGES[@]}"
+    # Apart, because a torchvision that was made for another torch would bring that one.
+    "$PYTHON" -m pip install -q --disable-pip-version-check "${PYTHON_PACKAGES[@]/torchvision*/pillow}"
+    "$PYTHON" -m pip install -q --disable-pip-version-check --no-deps "${PYTHON_PACKAGES[1]}"
     printf '%s' "$wanted" >"$stamp"
   fi
 }
