@@ -288,3 +288,34 @@ def test_doctor_lists_devices_with_sources_and_what_is_missing():
     missing = [name for names in report["unimplemented"].values() for name in names]
     assert 0 < len(missing) < 60
     assert "cudaMalloc" not in missing and "cudaIpcGetMemHandle" in missing
+
+
+def test_nvml_answers_as_pytorch_asks():
+    result = virtual_device.run("""
+        import ctypes, os, torch
+        assert not torch.cuda.is_initialized() and torch.cuda.is_available() and torch.cuda.device_count() == 2
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        count, handle = ctypes.c_uint(), ctypes.c_void_p()
+        assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 and count.value == 4
+        assert nvml.nvmlDeviceGetHandleByIndex_v2(7, ctypes.byref(handle)) == 2
+        x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        assert nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0000:01:00.0", ctypes.byref(handle)) == 0
+        memory = (ctypes.c_ulonglong * 3)()
+        assert nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0
+        assert list(torch.cuda.mem_get_info()) == [memory[1], memory[0]] and memory[2] == (64 + 160 + 512) << 20
+        class Process(ctypes.Structure):
+            _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("gpu", ctypes.c_uint), ("compute", ctypes.c_uint)]
+        number, processes = ctypes.c_uint(0), (Process * 4)()
+        assert nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(number), None) == 7 and number.value == 2
+        assert nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(number), processes) == 0
+        assert (processes[0].pid, processes[0].used, processes[1].used) == (os.getpid(), 224 << 20, 512 << 20)
+        assert nvml.nvmlDeviceGetTemperature(handle, 0, ctypes.byref(number)) == 3
+        try:
+            torch.empty(200 << 30, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError as error:
+            print(error)
+    """, devices=4, env={"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "CUDA_VISIBLE_DEVICES": "0,1",
+                         "VRAMLEDGER_VIRTUAL_DEVICE_OTHERS": str(512 * MIB)})
+    # PyTorch's own message asks NVML as well.
+    assert "this process has 224.00 MiB memory in use" in result.stdout
+    assert "has 512.00 MiB memory in use" in result.stdout

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -41,8 +42,25 @@ Space& TheSpace() {
   return *space;
 }
 
+std::atomic<MemoryWatcher> g_watcher{nullptr};
+
+void Tell(bool allocates, MemoryKind kind, int device, uintptr_t address, uint64_t size) {
+  if (const MemoryWatcher watcher = g_watcher.load(std::memory_order_acquire)) watcher({allocates, kind, device, address, size});
+}
+
+uint64_t PretendedUse() {
+  uint64_t sum = 0;
+  for (const uint64_t bytes : GetConfig().other_processes) sum += bytes;
+  return sum;
+}
+
+uint64_t FreeOf(const DeviceSpace& device) {
+  const uint64_t total = GetConfig().memory_bytes;
+  return total - std::min(total, device.used + PretendedUse());
+}
+
 bool ChargeLocked(DeviceSpace& device, uint64_t bytes) {
-  if (bytes > GetConfig().memory_bytes - std::min(GetConfig().memory_bytes, device.used)) return false;
+  if (bytes > FreeOf(device)) return false;
   device.used += bytes;
   device.peak = std::max(device.peak, device.used);
   return true;
@@ -55,6 +73,11 @@ const MemoryRange* FindLocked(const std::map<uintptr_t, MemoryRange>& ranges, ui
   // A zero-size host allocation still owns its own address.
   const uint64_t size = std::max<uint64_t>(it->second.size, 1);
   return address - it->first < size ? &it->second : nullptr;
+}
+
+void TellRelease(uintptr_t address, MemoryKind kind) {
+  const MemoryRange range = FindRange(address);
+  if (range.kind == kind && range.base == address) Tell(false, kind, range.device, address, range.size);
 }
 
 bool Reserve(uintptr_t base, uint64_t size) {
@@ -100,9 +123,16 @@ void ReleaseMemory(int device, uint64_t bytes) {
 MemoryUse GetMemoryUse(int device) {
   Space& space = TheSpace();
   const std::shared_lock guard(space.lock);
-  const uint64_t total = GetConfig().memory_bytes;
-  return {total - std::min(total, space.devices[device].used), total};
+  return {FreeOf(space.devices[device]), GetConfig().memory_bytes};
 }
+
+uint64_t OwnMemoryUse(int device) {
+  Space& space = TheSpace();
+  const std::shared_lock guard(space.lock);
+  return space.devices[device].used;
+}
+
+void SetMemoryWatcher(MemoryWatcher watcher) { g_watcher.store(watcher, std::memory_order_release); }
 
 uint64_t PeakMemoryUse(int device) {
   Space& space = TheSpace();
@@ -116,16 +146,19 @@ int DeviceMalloc(int device, uint64_t size, uintptr_t* address) {
   if (size > (uint64_t{1} << (kDeviceSpanBits - 1))) return kOutOfMemory;
   const uint64_t rounded = RoundUp(size, kGranularity);
   Space& space = TheSpace();
-  const std::lock_guard guard(space.lock);
-  DeviceSpace& mine = space.devices[device];
-  if (!ChargeLocked(mine, rounded)) return kOutOfMemory;
-  const uintptr_t at = mine.gaps.Allocate(rounded, kGranularity);
-  if (at == 0) {
-    mine.used -= rounded;
-    return kOutOfMemory;
+  {
+    const std::lock_guard guard(space.lock);
+    DeviceSpace& mine = space.devices[device];
+    if (!ChargeLocked(mine, rounded)) return kOutOfMemory;
+    const uintptr_t at = mine.gaps.Allocate(rounded, kGranularity);
+    if (at == 0) {
+      mine.used -= rounded;
+      return kOutOfMemory;
+    }
+    space.ranges[at] = {MemoryKind::kDevice, at, size, device, space.next_id++, 0};
+    *address = at;
   }
-  space.ranges[at] = {MemoryKind::kDevice, at, size, device, space.next_id++, 0};
-  *address = at;
+  Tell(true, MemoryKind::kDevice, device, *address, size);
   return kOk;
 }
 
@@ -133,6 +166,7 @@ int DeviceFree(uintptr_t address) {
   if (address == 0) return kOk;
   Space& space = TheSpace();
   uint64_t size = 0;
+  if (g_watcher.load(std::memory_order_relaxed) != nullptr) TellRelease(address, MemoryKind::kDevice);
   {
     const std::lock_guard guard(space.lock);
     auto it = space.ranges.find(address);
@@ -154,7 +188,7 @@ int PoolMalloc(int device, uint64_t size, uintptr_t* address) {
   if (size > (uint64_t{1} << (kDeviceSpanBits - 1))) return kOutOfMemory;
   const uint64_t rounded = RoundUp(size, kPoolAlign);
   Space& space = TheSpace();
-  const std::lock_guard guard(space.lock);
+  std::unique_lock guard(space.lock);
   DeviceSpace& mine = space.devices[device];
   PoolState& pool = mine.pool;
   if (pool.used + rounded > pool.reserved) {
@@ -172,6 +206,8 @@ int PoolMalloc(int device, uint64_t size, uintptr_t* address) {
   pool.used_high = std::max(pool.used_high, pool.used);
   space.ranges[at] = {MemoryKind::kPool, at, size, device, space.next_id++, 0};
   *address = at;
+  guard.unlock();
+  Tell(true, MemoryKind::kPool, device, at, size);
   return kOk;
 }
 
@@ -188,6 +224,7 @@ int PoolFree(uintptr_t address) {
   if (address == 0) return kInvalidValue;
   Space& space = TheSpace();
   uint64_t size = 0;
+  if (g_watcher.load(std::memory_order_relaxed) != nullptr) TellRelease(address, MemoryKind::kPool);
   {
     const std::lock_guard guard(space.lock);
     auto it = space.ranges.find(address);
@@ -251,6 +288,33 @@ int HostFree(void* pointer) {
     space.ranges.erase(it);
   }
   std::free(pointer);
+  return kOk;
+}
+
+int ImportRange(int device, uint64_t size, uintptr_t* address) {
+  const uint64_t rounded = RoundUp(size, kGranularity);
+  Space& space = TheSpace();
+  const std::lock_guard guard(space.lock);
+  // In the pools' half, so that the addresses of cudaMalloc stay what they are without it.
+  const uintptr_t at = space.devices[device].pool_gaps.Allocate(rounded, kGranularity);
+  if (at == 0) return kOutOfMemory;
+  space.ranges[at] = {MemoryKind::kImported, at, size, device, space.next_id++, 0};
+  *address = at;
+  return kOk;
+}
+
+int DropImport(uintptr_t address) {
+  Space& space = TheSpace();
+  uint64_t size = 0;
+  {
+    const std::lock_guard guard(space.lock);
+    auto it = space.ranges.find(address);
+    if (it == space.ranges.end() || it->second.kind != MemoryKind::kImported) return kInvalidValue;
+    size = it->second.size;
+    space.devices[it->second.device].pool_gaps.Free(address, RoundUp(size, kGranularity));
+    space.ranges.erase(it);
+  }
+  ForgetContent(address, size);
   return kOk;
 }
 

@@ -23,7 +23,8 @@ inline bool IsDeviceAddress(uintptr_t address) {
   return address - kDeviceBase < kDeviceEnd - kDeviceBase || address - kVirtualBase < kVirtualSpan;
 }
 
-enum class MemoryKind : uint8_t { kNone, kDevice, kPool, kMapped, kHost, kRegistered, kManaged };
+// kImported: another process's memory, opened here through an IPC handle.
+enum class MemoryKind : uint8_t { kNone, kDevice, kPool, kMapped, kHost, kRegistered, kManaged, kImported };
 
 struct MemoryRange {
   MemoryKind kind = MemoryKind::kNone;
@@ -45,6 +46,20 @@ VD_API int ChargeMemory(int device, uint64_t bytes);
 VD_API void ReleaseMemory(int device, uint64_t bytes);
 VD_API MemoryUse GetMemoryUse(int device);
 VD_API uint64_t PeakMemoryUse(int device);
+// What this process holds of the device, its context included.
+VD_API uint64_t OwnMemoryUse(int device);
+
+// One allocation or release, as a tool that watches memory is told of it: after an allocation, before the address can be
+// handed out again after a release. Called without locks. Physical memory (cuMemCreate) is not told.
+struct MemoryEvent {
+  bool allocates = false;
+  MemoryKind kind = MemoryKind::kNone;
+  int device = 0;
+  uintptr_t address = 0;
+  uint64_t size = 0;  // as asked
+};
+using MemoryWatcher = void (*)(const MemoryEvent&);
+VD_API void SetMemoryWatcher(MemoryWatcher watcher);  // null: nobody watches
 
 VD_API int DeviceMalloc(int device, uint64_t size, uintptr_t* address);
 VD_API int DeviceFree(uintptr_t address);
@@ -65,6 +80,10 @@ VD_API int HostMalloc(uint64_t size, MemoryKind kind, uint32_t flags, void** poi
 VD_API int HostFree(void* pointer);
 VD_API int HostRegister(void* pointer, uint64_t size, uint32_t flags);
 VD_API int HostUnregister(void* pointer);
+
+// A place for memory that another process owns; it is charged there, not here.
+VD_API int ImportRange(int device, uint64_t size, uintptr_t* address);
+VD_API int DropImport(uintptr_t address);
 
 // The allocation that ADDRESS lies in; kind kNone when there is none.
 VD_API MemoryRange FindRange(uintptr_t address);

@@ -106,6 +106,7 @@ void WriteSummary() {
 void ForkAll(int action) {
   ForkLock(g_lock, action);
   ForkVmm(action);
+  ForkIpc(action);
   ForkMemory(action);
   ForkContent(action);
   ForkStreams(action);

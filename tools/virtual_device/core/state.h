@@ -78,6 +78,7 @@ VD_API bool InForkedChild();
 // ACTION: 0 take, 1 give back (parent), 2 make new (child).
 void ForkMemory(int action);
 void ForkVmm(int action);
+void ForkIpc(int action);
 void ForkContent(int action);
 void ForkStreams(int action);
 void ForkHostReads(int action);
