@@ -60,6 +60,14 @@ struct CudaDeviceMemory::Runtime {
   decltype(&::cudaDeviceSynchronize) DeviceSynchronize;
   decltype(&::cudaStreamIsCapturing) StreamIsCapturing;
   decltype(&::cudaThreadExchangeStreamCaptureMode) ThreadExchangeStreamCaptureMode;
+  decltype(&::cudaDeviceGetPCIBusId) DeviceGetPCIBusId;  // null: not asked for
+};
+
+// The driver functions that look at a device without making a context on it, each null where the driver lacks it.
+struct CudaDeviceMemory::Looks {
+  decltype(&::cuDeviceGet) DeviceGet = nullptr;
+  decltype(&::cuDevicePrimaryCtxGetState) PrimaryCtxGetState = nullptr;
+  decltype(&::cuDeviceTotalMem) DeviceTotalMem = nullptr;
 };
 
 struct CudaDeviceMemory::Driver {
@@ -149,6 +157,8 @@ absl::StatusOr<std::unique_ptr<CudaDeviceMemory>> CudaDeviceMemory::Open() {
   find(r.DeviceSynchronize, "cudaDeviceSynchronize");
   find(r.StreamIsCapturing, "cudaStreamIsCapturing");
   find(r.ThreadExchangeStreamCaptureMode, "cudaThreadExchangeStreamCaptureMode");
+  r.DeviceGetPCIBusId =
+      reinterpret_cast<decltype(r.DeviceGetPCIBusId)>(FindFunction(library.handle, "cudaDeviceGetPCIBusId"));
   if (!missing.empty()) {
     return absl::NotFoundError(absl::StrCat("the CUDA runtime (", library.name, ") lacks ", missing));
   }
@@ -189,6 +199,48 @@ DeviceResult CudaDeviceMemory::MemoryInfo(int device, DeviceMemoryInfo* info) {
   const DeviceGuard guard(*runtime_, device);
   const RelaxedCapture relaxed(*runtime_);
   return Report(runtime_->MemGetInfo(&info->free_bytes, &info->total_bytes), "cudaMemGetInfo");
+}
+
+const CudaDeviceMemory::Looks& CudaDeviceMemory::looks() {
+  std::call_once(looks_once_, [this] {
+    void* library = dlopen(kDriverName, RTLD_NOLOAD | RTLD_LAZY);
+    if (library == nullptr) library = dlopen(kDriverName, RTLD_LAZY);
+    looks_ = std::make_unique<Looks>();
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(FindFunction(library, name));
+    };
+    find(looks_->DeviceGet, "cuDeviceGet");
+    find(looks_->PrimaryCtxGetState, "cuDevicePrimaryCtxGetState");
+    find(looks_->DeviceTotalMem, "cuDeviceTotalMem_v2");
+  });
+  return *looks_;
+}
+
+bool CudaDeviceMemory::HasContext(int device) {
+  const Looks& look = looks();
+  if (look.DeviceGet == nullptr || look.PrimaryCtxGetState == nullptr) return true;
+  CUdevice handle = 0;
+  unsigned flags = 0;
+  int active = 0;
+  if (look.DeviceGet(&handle, device) != CUDA_SUCCESS) return true;
+  return look.PrimaryCtxGetState(handle, &flags, &active) != CUDA_SUCCESS || active != 0;
+}
+
+size_t CudaDeviceMemory::TotalBytes(int device) {
+  const Looks& look = looks();
+  CUdevice handle = 0;
+  size_t bytes = 0;
+  if (look.DeviceGet == nullptr || look.DeviceTotalMem == nullptr) return 0;
+  if (look.DeviceGet(&handle, device) != CUDA_SUCCESS || look.DeviceTotalMem(&bytes, handle) != CUDA_SUCCESS) return 0;
+  return bytes;
+}
+
+std::string CudaDeviceMemory::BusId(int device) {
+  char text[32] = {};
+  if (runtime_->DeviceGetPCIBusId == nullptr) return "";
+  const DeviceResult result =
+      Report(runtime_->DeviceGetPCIBusId(text, static_cast<int>(sizeof text), device), "cudaDeviceGetPCIBusId");
+  return result == DeviceResult::kOk ? text : "";
 }
 
 DeviceResult CudaDeviceMemory::Allocate(int device, size_t bytes, void** address) {

@@ -23,6 +23,9 @@ class CudaDeviceMemory : public DeviceMemory {
 
   int device_count() override { return device_count_; }
   DeviceResult MemoryInfo(int device, DeviceMemoryInfo* info) override;
+  bool HasContext(int device) override;
+  size_t TotalBytes(int device) override;
+  std::string BusId(int device) override;
   DeviceResult Allocate(int device, size_t bytes, void** address) override;
   DeviceResult Free(int device, void* address) override;
   size_t granularity(int device) override;
@@ -45,6 +48,7 @@ class CudaDeviceMemory : public DeviceMemory {
  private:
   struct Runtime;
   struct Driver;
+  struct Looks;
   class DeviceGuard;
   class RelaxedCapture;
 
@@ -53,11 +57,14 @@ class CudaDeviceMemory : public DeviceMemory {
   DeviceResult Report(int error, const char* what);
   DeviceResult ReportDriver(int error, const char* what);
   const Driver* driver();
+  const Looks& looks();
 
   std::unique_ptr<Runtime> runtime_;
   std::string runtime_name_;
   int device_count_ = 0;
   std::once_flag driver_once_;
+  std::once_flag looks_once_;
+  std::unique_ptr<Looks> looks_;
   std::unique_ptr<Driver> driver_;  // null if it lacks virtual memory management
 };
 

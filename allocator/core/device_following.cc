@@ -12,8 +12,10 @@ constexpr size_t kSmallPiece =
 }  // namespace
 
 void DeviceAllocator::BeginFollowing() {
+  // Most devices may never be used, and MemoryInfo would make a context on each.
   DeviceMemoryInfo info;
-  memory_.MemoryInfo(device_, &info);
+  info.total_bytes = memory_.TotalBytes(device_);
+  if (info.total_bytes == 0) memory_.MemoryInfo(device_, &info);
   SmallMutexLock lock(mutex_);
   follows_ = true;
   opened_ = true;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace vramledger {
 
@@ -33,7 +34,14 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
 
   virtual int device_count() = 0;
+  // Makes a context on the device if this process has none there; see HasContext.
   virtual DeviceResult MemoryInfo(int device, DeviceMemoryInfo* info) = 0;
+  // Whether this process uses the device already. Makes no context; true where it cannot be told.
+  virtual bool HasContext(int) { return true; }
+  // Bytes of the device without making a context; 0 where that cannot be told.
+  virtual size_t TotalBytes(int) { return 0; }
+  // PCI address ("0000:01:00.0"), empty where there is none.
+  virtual std::string BusId(int) { return ""; }
 
   // Plain memory: `bytes` > 0; the address is aligned to at least 512 B. Legal during stream capture.
   virtual DeviceResult Allocate(int device, size_t bytes, void** address) = 0;

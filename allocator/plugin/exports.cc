@@ -69,6 +69,9 @@ VRAMLEDGER_EXPORT void vramledger_step_done(uint32_t optimizer) { Plugin::Get().
 VRAMLEDGER_EXPORT void vramledger_mark(const char* text) { Plugin::Get().Mark(text); }
 VRAMLEDGER_EXPORT void vramledger_metadata(const char* json) { Plugin::Get().Metadata(json); }
 VRAMLEDGER_EXPORT int vramledger_phase() { return static_cast<int>(Plugin::Get().phases().program_phase()); }
+// The caller will call vramledger_yield_cupti before a profiler of this process starts.
+VRAMLEDGER_EXPORT void vramledger_watch_with_cupti() { Plugin::Get().WatchWithCupti(); }
+VRAMLEDGER_EXPORT void vramledger_yield_cupti() { Plugin::Get().YieldCupti(); }
 // JSON text; returns its whole length, so that a caller with too small a buffer can come back.
 VRAMLEDGER_EXPORT size_t vramledger_statistics(char* out, size_t capacity) { return CopyOut(Plugin::Get().StatisticsJson(), out, capacity); }
 VRAMLEDGER_EXPORT void vramledger_set_node_reader(void* reader) {

@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +23,19 @@
 
 namespace vramledger {
 namespace {
+
+// A sample of the devices is followed by this many times its length without one, and by no more than a second. The shortest
+// one seen counts: a longer one waited for a processor. The first samples need no rest, since a run's beginning is where
+// libraries set up.
+constexpr int64_t kSampleRest = 1000;
+constexpr int64_t kLongestRestNs = 1000000000;
+constexpr int kSamplesWithoutRest = 32;
+std::atomic<int64_t> shortest_sample_ns{INT64_MAX};
+std::atomic<int> samples_taken{0};
+
+int64_t SteadyNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // As PyTorch's own message prints sizes.
 std::string Human(uint64_t bytes) {
@@ -54,6 +69,10 @@ Plugin::Plugin() : phases_(this) {
   casts_.Load();
   if (const char* wish = std::getenv("VRAMLEDGER_STACKS"); wish != nullptr && !stacks_.Configure(wish)) {
     Complain(absl::StrCat("VRAMLEDGER_STACKS is python, cpp or both, not '", wish, "'; no stacks are recorded"));
+  }
+  if (ranges_.enabled()) {
+    ranges_.Enter(phases_.program_phase());
+    std::atexit([] { Get().ranges_.End(); });
   }
   ::pthread_atfork(nullptr, nullptr, [] {
     Plugin& p = Get();
@@ -115,9 +134,16 @@ bool Plugin::Initialize() {
       recorder_->SetWriter(writer_.get());
       nlohmann::json devices_json = nlohmann::json::array();
       for (int i = 0; i < devices; ++i) {
+        nlohmann::json device = {{"index", i}};
         DeviceMemoryInfo info;
-        memory_->MemoryInfo(i, &info);
-        devices_json.push_back({{"index", i}, {"total_bytes", info.total_bytes}, {"free_bytes_at_start", info.free_bytes}});
+        // Asking for free memory would make a context on every device of the machine.
+        if (memory_->HasContext(i) && memory_->MemoryInfo(i, &info) == DeviceResult::kOk) {
+          device["total_bytes"] = info.total_bytes;
+          device["free_bytes_at_start"] = info.free_bytes;
+        } else if (const size_t total = memory_->TotalBytes(i); total != 0) {
+          device["total_bytes"] = total;
+        }
+        devices_json.push_back(std::move(device));
       }
       nlohmann::json metadata = {{"devices", devices_json},
                                  {"allocator", {{"mode", mode_}, {"policy", settings->policy_name()}, {"settings", settings->ToString()}}}};
@@ -129,6 +155,7 @@ bool Plugin::Initialize() {
       writer_->AppendMetadata(metadata.dump());
     }
     ready_.store(true, std::memory_order_release);
+    if (writer_ != nullptr) StartWatching();
   });
   return ready_.load(std::memory_order_acquire);
 }
@@ -154,14 +181,43 @@ std::string Plugin::OpenTrace(const std::string& path) {
   writer_ = *std::move(writer);
   std::atexit([] { Plugin::Get().CloseTrace(); });
   // Before the devices are open there are no events; Initialize() hands the writer over.
-  if (ready_.load(std::memory_order_acquire)) recorder_->SetWriter(writer_.get());
+  if (ready_.load(std::memory_order_acquire)) {
+    recorder_->SetWriter(writer_.get());
+    StartWatching();
+  }
   return "";
+}
+
+void Plugin::StartWatching() {
+  const std::lock_guard<std::mutex> guard(watch_mutex_);
+  if (outside_ != nullptr || forked_.load()) return;
+  outside_ = std::make_unique<OutsideWatch>(*this, *writer_);
+  outside_->Start();
+  if (cupti_wanted_) outside_->StartCupti();
+}
+
+void Plugin::WatchWithCupti() {
+  const std::lock_guard<std::mutex> guard(watch_mutex_);
+  if (cupti_wanted_) return;
+  cupti_wanted_ = true;
+  if (outside_ != nullptr) outside_->StartCupti();
+}
+
+void Plugin::YieldCupti() {
+  if (forked_.load()) return;
+  const std::lock_guard<std::mutex> guard(watch_mutex_);
+  if (outside_ != nullptr) outside_->YieldToProfiler();
 }
 
 void Plugin::CloseTrace() {
   std::lock_guard<std::mutex> guard(trace_mutex_);
   if (writer_ == nullptr || trace_closed_ || forked_.load()) return;
   trace_closed_ = true;
+  ranges_.End();
+  {
+    const std::lock_guard<std::mutex> watching(watch_mutex_);
+    if (outside_ != nullptr) outside_->Stop();
+  }
   writer_->Close();
 }
 
@@ -220,6 +276,11 @@ void* Plugin::Allocate(size_t bytes, int device, StreamHandle stream) {
     case AllocationStatus::kOk:
       return result.address;
     case AllocationStatus::kOutOfMemory:
+      SampleDevices(/*always=*/true);
+      {
+        const std::lock_guard<std::mutex> guard(watch_mutex_);
+        if (outside_ != nullptr) outside_->Wake();
+      }
       if (adapter_ != nullptr) adapter_->BeforeOutOfMemoryError(info);
       ThrowOutOfMemory(OutOfMemoryText(info));
     case AllocationStatus::kInvalidDevice:
@@ -281,7 +342,20 @@ void* Plugin::BaseAllocation(void* address, size_t* bytes) noexcept {
   return allocator == nullptr ? nullptr : allocator->BaseAllocation(address, bytes);
 }
 
-uint32_t Plugin::Intern(std::string_view text) { return writer_ != nullptr ? writer_->InternString(text) : 0; }
+uint32_t Plugin::Intern(std::string_view text) {
+  const uint32_t id = writer_ != nullptr ? writer_->InternString(text) : 0;
+  if (ranges_.enabled() && id != 0) {
+    const std::lock_guard<std::mutex> guard(scope_names_mutex_);
+    scope_names_.emplace(id, text);
+  }
+  return id;
+}
+
+std::string Plugin::ScopeName(uint32_t name) {
+  const std::lock_guard<std::mutex> guard(scope_names_mutex_);
+  const auto found = scope_names_.find(name);
+  return found != scope_names_.end() ? found->second : "";
+}
 
 void Plugin::EnterModule(uint32_t name, bool training) {
   phases_.EnterModule(name, training);
@@ -295,6 +369,7 @@ void Plugin::ExitModule() {
 
 void Plugin::BeginScope(Phase phase, uint32_t name) {
   phases_.BeginScope(phase, name);
+  if (ranges_.enabled() && phase == Phase::kUnknown && name != 0) ranges_.Push(ScopeName(name));
   if (phase != Phase::kUnknown || name == 0 || !ready_.load(std::memory_order_acquire)) return;
   const Phase now = phases_.program_phase();
   recorder_->Control(RecordKind::kPhase, name, static_cast<uint64_t>(now), 1, now);
@@ -302,6 +377,7 @@ void Plugin::BeginScope(Phase phase, uint32_t name) {
 
 void Plugin::EndScope() {
   const uint32_t name = phases_.EndScope();
+  if (ranges_.enabled() && name != 0) ranges_.Pop();
   if (name == 0 || !ready_.load(std::memory_order_acquire)) return;
   const Phase now = phases_.program_phase();
   recorder_->Control(RecordKind::kPhase, name, static_cast<uint64_t>(now), 0, now);
@@ -323,18 +399,30 @@ bool Plugin::Name(uintptr_t address, Role role, uint32_t name, uint64_t bytes) {
 
 void Plugin::StepDone(uint32_t optimizer) {
   const uint64_t step = steps_.fetch_add(1) + 1;
+  if (ranges_.enabled()) ranges_.Step(step, ScopeName(optimizer));
   if (!ready_.load(std::memory_order_acquire)) return;
   recorder_->Control(RecordKind::kStep, optimizer, step, 0, phases_.program_phase());
+  recorder_->RequestCounters();
   SampleDevices();
 }
 
-void Plugin::SampleDevices() {
-  recorder_->RequestCounters();
+void Plugin::SampleDevices(bool always) {
+  const int64_t begin = SteadyNs();
+  int64_t due = sample_due_ns_.load(std::memory_order_relaxed);
+  if (!always && begin < due) return;
+  // Another thread that comes here meanwhile has nothing to add.
+  if (!sample_due_ns_.compare_exchange_strong(due, INT64_MAX, std::memory_order_relaxed) && !always) return;
   for (int device = 0; device < core_->device_count(); ++device) {
+    if (!memory_->HasContext(device)) continue;
     DeviceMemoryInfo info;
     if (memory_->MemoryInfo(device, &info) != DeviceResult::kOk) continue;
     recorder_->Control(RecordKind::kDeviceUsed, 0, info.free_bytes, info.total_bytes, phases_.program_phase(), device);
   }
+  const int64_t end = SteadyNs();
+  const int64_t shortest = std::min(shortest_sample_ns.load(std::memory_order_relaxed), end - begin);
+  shortest_sample_ns.store(shortest, std::memory_order_relaxed);
+  const bool rest = samples_taken.fetch_add(1, std::memory_order_relaxed) >= kSamplesWithoutRest;
+  sample_due_ns_.store(rest ? end + std::min(shortest * kSampleRest, kLongestRestNs) : 0, std::memory_order_relaxed);
 }
 
 void Plugin::Mark(std::string_view text) {
@@ -346,11 +434,13 @@ void Plugin::Metadata(std::string_view json) {
 }
 
 void Plugin::OnPhaseChange(Phase previous, Phase now, uint32_t scope) {
+  ranges_.Enter(now);
   if (!ready_.load(std::memory_order_acquire)) return;
   recorder_->Control(RecordKind::kPhase, scope, static_cast<uint64_t>(previous), 0, now);
   ledger_->EnterPhase(now, *core_);
   // Without hooks nobody announces the end of a step.
-  if (previous == Phase::kOptimizer && !phases_.hooks_active()) SampleDevices();
+  if (previous == Phase::kOptimizer && !phases_.hooks_active()) recorder_->RequestCounters();
+  SampleDevices();
 }
 
 std::string Plugin::StatisticsJson() {

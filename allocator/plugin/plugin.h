@@ -18,6 +18,8 @@
 #include "allocator/plugin/stack_probe.h"
 #include "absl/container/flat_hash_map.h"
 #include "tracer/format/spin_lock.h"
+#include "tracer/cupti/outside_watch.h"
+#include "tracer/cupti/phase_ranges.h"
 #include "tracer/phase/phase_tracker.h"
 
 namespace vramledger {
@@ -36,7 +38,7 @@ class PluginAdapter {
 };
 
 // Thread rule: every method from any thread. Only Allocate throws (see there).
-class Plugin : public PhaseListener {
+class Plugin : public PhaseListener, public OutsideHost {
  public:
   static Plugin& Get();
 
@@ -91,6 +93,9 @@ class Plugin : public PhaseListener {
 
   // Backward's allocations are told with the node that runs from now on. Null: no longer.
   void SetNodeReader(NodeReader reader) { phases_.signals().SetNodeReader(reader); }
+  // From now on CUPTI may be used, since whoever says so calls YieldCupti() before a profiler starts.
+  void WatchWithCupti();
+  void YieldCupti();
 
   void OnPhaseChange(Phase previous, Phase now, uint32_t scope) override;
 
@@ -100,8 +105,18 @@ class Plugin : public PhaseListener {
   // The string id of a node's name ("AddmmBackward0"), by its type's.
   uint32_t NodeName(const char* type);
   std::string OutOfMemoryText(const OutOfMemoryInfo& info);
-  // Records what each device says is in use. Without the core's locks.
-  void SampleDevices();
+  // Records what each device in use says is in use. Without the core's locks. Takes a thousandth of the time at most; more often
+  // only with `always`.
+  void SampleDevices(bool always = false);
+  // With trace_mutex_ or in Initialize(), once there are a trace and devices.
+  void StartWatching();
+  std::string ScopeName(uint32_t name);
+
+  int DeviceCount() override { return core_->device_count(); }
+  bool DeviceInUse(int device) override { return memory_->HasContext(device); }
+  std::string BusId(int device) override { return memory_->BusId(device); }
+  uint64_t SegmentChanges() const override { return recorder_->segment_changes(); }
+  Phase CurrentPhase() const override { return phases_.program_phase(); }
 
   const char* mode_ = "plugin";
   bool observes_ = false;
@@ -123,6 +138,13 @@ class Plugin : public PhaseListener {
   bool trace_closed_ = false;
   SpinLock node_names_lock_;
   absl::flat_hash_map<const char*, uint32_t> node_names_;
+  std::mutex watch_mutex_;  // guards the two below
+  std::unique_ptr<OutsideWatch> outside_;
+  bool cupti_wanted_ = false;
+  std::atomic<int64_t> sample_due_ns_{0};
+  PhaseRanges ranges_;
+  std::mutex scope_names_mutex_;
+  absl::flat_hash_map<uint32_t, std::string> scope_names_;  // only while ranges are on
   std::atomic<uint64_t> steps_{0};
   std::atomic<int> complaints_{0};
   std::atomic<bool> forked_{false};

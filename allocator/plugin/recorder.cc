@@ -78,6 +78,7 @@ void Recorder::Segment(RecordKind kind, const SegmentView& segment) {
   uint64_t& reserved = devices_[static_cast<size_t>(segment.device)].reserved;
   const bool grows = kind == RecordKind::kSegmentAlloc || kind == RecordKind::kSegmentMap;
   reserved += grows ? segment.bytes : 0 - segment.bytes;
+  segment_changes_.fetch_add(1, std::memory_order_release);
   TraceWriter* w = writer();
   if (w == nullptr) return;
   MemoryRecord r = Base(kind, phases_.program_phase(), segment.device, segment.small_pool ? kFlagSmallPool : 0);

@@ -40,6 +40,8 @@ class Recorder : public AllocatorObserver {
   // Asks for a counters record per device at its next event, where the sums are known to agree.
   void RequestCounters();
   uint32_t Intern(std::string_view text);
+  // How often memory was taken from or given back to a device.
+  uint64_t segment_changes() const { return segment_changes_.load(std::memory_order_acquire); }
 
  private:
   struct DeviceSums {
@@ -57,6 +59,7 @@ class Recorder : public AllocatorObserver {
   const PhaseTracker& phases_;
   std::atomic<TraceWriter*> writer_{nullptr};
   std::vector<DeviceSums> devices_;
+  std::atomic<uint64_t> segment_changes_{0};
   SpinLock streams_lock_;
   absl::flat_hash_map<StreamHandle, uint16_t> streams_;
 };

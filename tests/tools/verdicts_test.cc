@@ -433,8 +433,9 @@ alloc x 4G in=a
 alloc y 1G in=a at=5G
 oom 3G 100M
 )";
-  const auto plain = Judge(Replay(std::string("meta {") + kCardOf16 + "}\n" + history));
-  const auto expandable = Judge(Replay(std::string("meta {") + kCardOf16 +
+  const std::string card = R"(meta {"devices":[{"index":0,"total_bytes":11811160064}])";
+  const auto plain = Judge(Replay(card + "}\n" + history));
+  const auto expandable = Judge(Replay(card +
                                        R"(,"allocator":{"settings":"expandable_segments:True"}})" + "\n" + history));
   ASSERT_EQ(plain.size(), 1u);
   ASSERT_EQ(expandable.size(), 1u);

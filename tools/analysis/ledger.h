@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tools/analysis/outside.h"
 #include "tracer/format/event.h"
 
 namespace vramledger {
@@ -102,6 +104,7 @@ struct FailedRequest {
   uint64_t device_free_bytes = 0;
   Moment moment;
   Fragmentation fragmentation;
+  std::optional<OutsideSample> outside;  // the sample made because of it
 };
 
 struct PhasePeak {
@@ -155,6 +158,7 @@ struct Timeline {
   uint64_t outside_peak_bytes = 0;  // device used - reserved, largest sample
   uint64_t outside_last_bytes = 0;
   uint64_t used_peak_bytes = 0;
+  OutsideLedger outside;
 };
 
 // "backward of step 4"; "eval after step 3" when no step 4 came to be. StepCell, without the phase: "4", "after 3".

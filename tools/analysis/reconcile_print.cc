@@ -1,5 +1,6 @@
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
+#include "tools/analysis/outside.h"
 #include "tools/analysis/reconcile.h"
 #include "tools/analysis/report.h"
 #include "tools/analysis/text_table.h"
@@ -70,6 +71,7 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
                 {"requested_bytes", t.peak.total.requested},
                 {"rounded_bytes", t.peak.total.rounded}}},
               {"reserved_bytes", t.reserved_peak_bytes},
+              {"outside", OutsideJson(r.analysis)},
               {"outside_bytes", t.device_sampled ? Json(t.outside_peak_bytes) : Json(nullptr)},
               {"unexplained_bytes", t.peak.categories[0].rounded},
               {"unexplained_share", UnexplainedShare(t)},
@@ -109,6 +111,7 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
   table.Row({"outside the allocator", "", "", "", "",
              t.device_sampled ? Grouped(t.outside_peak_bytes) : std::string("not sampled")});
   out += table.Text();
+  if (const std::string rows = OutsideText(r.analysis); !rows.empty()) out += Cat("\nOutside the allocator\n", rows);
   if (r.textbook_total == 0)
     out +=
         "\nThe trace describes no model (it was recorded without the Python hooks), so there is no textbook column.\n";

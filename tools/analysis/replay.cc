@@ -125,13 +125,12 @@ class Player {
 
   uint64_t UsedElsewhere() const {
     const auto it = metadata_.root().find("devices");
-    if (it == metadata_.root().end()) return 0;
-    for (const auto& d : *it) {
+    for (const auto& d : it != metadata_.root().end() ? *it : nlohmann::json::array()) {
       const uint64_t free = JsonUint(d, "free_bytes_at_start"), total = JsonUint(d, "total_bytes");
       if (JsonUint(d, "index") == static_cast<uint64_t>(history_.device) && free != 0 && free <= total)
         return total - free;
     }
-    return 0;
+    return history_.used_elsewhere_bytes.value_or(0);
   }
 
   void DecideComparison() {

@@ -56,6 +56,11 @@ struct Device {
     history.peak_reserved_bytes = std::max(history.peak_reserved_bytes, reserved);
   }
 
+  void Sampled(const Event& e) {
+    const uint64_t used = e.c - std::min(e.b, e.c);
+    if (!history.used_elsewhere_bytes) history.used_elsewhere_bytes = used - std::min(used, reserved);
+  }
+
   void Add(const Event& e) {
     ReplayEvent r;
     r.kind = KindOf(e.kind);
@@ -144,6 +149,7 @@ absl::StatusOr<ReplayHistory> ReadReplayHistory(const EventInput& input, std::op
   uint64_t memory_events = 0;
   uint32_t last_module = 0;
   while (source.Next(&e)) {
+    if (e.kind == RecordKind::kDeviceUsed && devices[e.device] != nullptr) devices[e.device]->Sampled(e);
     if (!IsMemoryRecord(e.kind)) continue;
     last_module = std::max(last_module, e.module);
     auto& d = devices[e.device];

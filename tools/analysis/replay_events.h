@@ -52,6 +52,8 @@ struct ReplayHistory {
   std::map<uint64_t, RecordedBlock> blocks;
   std::vector<ReplayEvent> events;
   uint64_t peak_reserved_bytes = 0;
+  // By the first sample of the device: in use, and no segment of the allocator's.
+  std::optional<uint64_t> used_elsewhere_bytes;
   std::vector<std::string> strings;  // of the modules; by id
   std::string metadata_json;
   std::string format;

@@ -1,4 +1,5 @@
 #include "tools/analysis/metadata.h"
+#include "tools/analysis/outside.h"
 #include "tools/analysis/report.h"
 #include "tools/analysis/verdicts.h"
 
@@ -155,7 +156,8 @@ Json FailuresJson(const Timeline& t) {
                    {"device_free_bytes", f.device_free_bytes},
                    {"rounded_bytes", f.moment.total.rounded},
                    {"reserved_bytes", f.moment.reserved_bytes},
-                   {"largest_hole_bytes", f.fragmentation.largest_hole_bytes}});
+                   {"largest_hole_bytes", f.fragmentation.largest_hole_bytes},
+                   {"outside", OutsideSampleJson(f.outside)}});
   }
   return out;
 }
@@ -250,6 +252,7 @@ nlohmann::ordered_json ReportJson(const Analysis& a, size_t top) {
   out["models"] = ModelsJson(Metadata(a.source.metadata_json));
   out["failed_requests"] = FailuresJson(t);
   out["failed_requests_total"] = t.failures_total;
+  out["outside"] = OutsideJson(a);
   Json fragmentation = FragmentationJson(t.at_reserved_peak);
   fragmentation["reserved_peak_bytes"] = t.reserved_peak_bytes;
   fragmentation["reserved_peak_time_ns"] = t.reserved_peak_time_ns;

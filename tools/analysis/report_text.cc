@@ -2,6 +2,7 @@
 
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
+#include "tools/analysis/outside.h"
 #include "tools/analysis/report.h"
 #include "tools/analysis/text_table.h"
 #include "tools/analysis/verdicts.h"
@@ -29,6 +30,7 @@ class Writer {
       Steps();
       Places();
     }
+    Outside();
     Free();
     Source();
     return std::move(out_);
@@ -201,6 +203,13 @@ class Writer {
     out_ += text;
   }
 
+  void Outside() {
+    const std::string rows = OutsideText(a_);
+    if (rows.empty()) return;
+    Title("Outside the allocator");
+    out_ += rows;
+  }
+
   void Free() {
     const Fragmentation& f = t_.at_reserved_peak;
     if (!f.known) return;
@@ -232,6 +241,7 @@ class Writer {
       out_ += "  No phase was recorded: categories and phases cannot be told.\n";
     if (!t_.device_sampled)
       out_ += "  Memory outside the allocator (CUDA context, NCCL, other processes) was not sampled.\n";
+    for (const std::string& note : OutsideNotes(a_)) out_ += Cat("  Note: ", note, ".\n");
     for (const auto& note : loss["notes"]) {
       if (note.is_string()) out_ += Cat("  Note: ", note.get<std::string>(), ".\n");
     }

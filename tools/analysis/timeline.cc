@@ -162,6 +162,15 @@ class Pass {
       case RecordKind::kDeviceUsed:
         if (e.device == out_.device) Sampled(e);
         break;
+      case RecordKind::kOutsideAlloc:
+        if (e.device == out_.device) outside_.Alloc(e, Text(e.a), reserved_.Holds(e.b));
+        break;
+      case RecordKind::kOutsideFree:
+        if (e.device == out_.device) outside_.Free(e);
+        break;
+      case RecordKind::kProcessUsed:
+        if (e.device == out_.device) outside_.Processes(e, now_.reserved_bytes);
+        break;
       case RecordKind::kCounters:
         if (e.device != out_.device) break;
         ++out_.counters_seen;
@@ -186,6 +195,7 @@ class Pass {
 
   void TakePeak() {
     Take(&out_.peak);
+    outside_.AtPeak(event_->time_ns);
     out_.at_peak = Measure();
     absl::flat_hash_map<uint32_t, Bytes> modules, names;
     std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint8_t, uint8_t, uint64_t>, Bytes> groups;
@@ -265,6 +275,7 @@ class Pass {
     Take(&f.moment);
     f.fragmentation = Measure();
     out_.failures.push_back(std::move(f));
+    failure_waits_ = true;
   }
 
   void Sampled(const Event& e) {
@@ -272,6 +283,10 @@ class Pass {
     out_.device_sampled = true;
     out_.device_total_bytes = e.c;
     out_.used_peak_bytes = std::max(out_.used_peak_bytes, used);
+    const Phase phase = e.phase != Phase::kUnknown ? e.phase : table_.marks().current();
+    std::optional<size_t> failure;
+    if (std::exchange(failure_waits_, false)) failure = out_.failures.size() - 1;
+    outside_.Sampled(e, now_.reserved_bytes, step_, phase, failure);
     out_.outside_last_bytes = used > now_.reserved_bytes ? used - now_.reserved_bytes : 0;
     out_.outside_peak_bytes = std::max(out_.outside_peak_bytes, out_.outside_last_bytes);
   }
@@ -293,6 +308,8 @@ class Pass {
     out_.end.step = step_;
     out_.end.phase = table_.marks().current();
     out_.at_end = Measure();
+    out_.outside = outside_.Take();
+    for (const auto& [number, sample] : out_.outside.at_failures) out_.failures[number].outside = sample;
     out_.reserved_peak_bytes = mine_.reserved_peak;
     if (!reserved_measured_) out_.at_reserved_peak = out_.at_end;
     out_.unmatched_frees = table_.unmatched_frees();
@@ -309,6 +326,8 @@ class Pass {
   SiteIds sites_;
   AddressRanges reserved_;
   LeakWatch leaks_;
+  OutsideFollower outside_;
+  bool failure_waits_ = false;  // for the next sample of the device
   Moment now_;
   absl::flat_hash_set<uint64_t> peak_workspaces_;  // ordinals, until freed
   Moment step_peak_;                               // of the step under way

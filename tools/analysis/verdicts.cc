@@ -39,6 +39,7 @@ class Judging {
 
   std::vector<Verdict> Run() {
     Failures();
+    if (std::optional<Verdict> outside = JudgeOutside(t_, capacity_)) Say(*std::move(outside));
     Leak();
     PeakOptimizer();
     StaleGradients();

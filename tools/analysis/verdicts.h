@@ -4,6 +4,7 @@
 #define VRAMLEDGER_TOOLS_ANALYSIS_VERDICTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,9 @@ struct Verdict {
 
 // Most urgent first: failures, leaks, peaks, fragmentation, remarks.
 std::vector<Verdict> Judge(const Analysis& analysis);
+
+// The verdict on memory outside the allocator; `capacity` 0 = not known. Part of Judge().
+std::optional<Verdict> JudgeOutside(const Timeline& timeline, uint64_t capacity);
 
 // The phase peak next in height that is in another phase than the peak's; null when there is none.
 const Moment* NextPeak(const Timeline& timeline);

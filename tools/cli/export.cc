@@ -51,6 +51,12 @@ std::string_view KindName(RecordKind kind) {
       return "mark";
     case RecordKind::kUnname:
       return "unname";
+    case RecordKind::kOutsideAlloc:
+      return "outside_alloc";
+    case RecordKind::kOutsideFree:
+      return "outside_free";
+    case RecordKind::kProcessUsed:
+      return "process_used";
     default:
       return "other";
   }
@@ -111,7 +117,7 @@ void Csv(EventSource& source, const Hindsight& hindsight, Sink& sink) {
   Event e;
   while (source.Next(&e)) {
     const bool memory = IsMemoryRecord(e.kind);
-    const bool no_text = e.kind == RecordKind::kDeviceUsed || e.kind == RecordKind::kCounters;
+    const bool no_text = !memory && !ControlHasText(e.kind);
     sink.Put(Cat(e.sequence, ",", e.time_ns, ",", KindName(e.kind), ",", PhaseName(e.phase), ",", uint32_t{e.device},
                  ",", e.thread, ","));
     if (memory) {

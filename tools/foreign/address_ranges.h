@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 
 namespace vramledger {
@@ -37,6 +38,11 @@ class AddressRanges {
       it = spans_.lower_bound(std::min(span.end, end));
     }
     return removed == size;
+  }
+
+  bool Holds(uint64_t address) const {
+    auto it = spans_.upper_bound(address);
+    return it != spans_.begin() && address < std::prev(it)->second.end;
   }
 
   const std::map<uint64_t, Span>& spans() const { return spans_; }

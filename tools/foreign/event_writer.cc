@@ -30,8 +30,7 @@ class Encoder {
     r.device = e.device;
     r.flags = e.flags;
     r.thread = e.thread;
-    const bool has_text = e.kind != RecordKind::kDeviceUsed && e.kind != RecordKind::kCounters;
-    r.a = has_text ? String(e.a) : e.a;
+    r.a = ControlHasText(e.kind) ? String(e.a) : e.a;
     r.b = e.kind == RecordKind::kName || e.kind == RecordKind::kUnname ? Address(e.b) : e.b;
     r.c = e.c;
     Store48(r.time48, e.time_ns / kTimeUnitNs);

@@ -107,6 +107,8 @@ class Builder {
     if (verb == "free" || verb == "request" || verb == "complete" || verb == "unsegment") return Give(verb);
     if (verb == "name") return Name();
     if (verb == "oom" || verb == "used") return Numbers(verb);
+    if (verb == "outside" || verb == "outside_free") return Outside(verb == "outside");
+    if (verb == "processes") return Processes();
     return Bad(line, Cat("\"", verb, "\" is no event"));
   }
 
@@ -213,6 +215,35 @@ class Builder {
     event_.a = list_->Intern(words_[3]);
     event_.b = it->second.address;
     event_.c = it->second.requested_bytes;
+    list_->Add(event_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Outside(bool taken) {
+    if (words_.size() < (taken ? 4u : 2u) || (taken && !ParseBytes(words_[2], &event_.c)))
+      return Bad(*line_, taken ? "outside needs a name, a number of bytes and a library" : "outside_free needs a name");
+    const std::string name(words_[1]);
+    event_.kind = taken ? RecordKind::kOutsideAlloc : RecordKind::kOutsideFree;
+    if (taken) {
+      event_.flags = static_cast<uint8_t>(OutsideKind::kDevice);
+      event_.a = list_->Intern(words_[3]);
+      event_.b = next_address_;
+      next_address_ += (event_.c + (uint64_t{4} << 20)) / (uint64_t{2} << 20) * (uint64_t{2} << 20);
+      named_[name] = event_;
+    } else {
+      const auto it = named_.find(name);
+      if (it == named_.end()) return Bad(*line_, Cat("no \"", name, "\" was taken"));
+      event_.b = it->second.b;
+    }
+    list_->Add(event_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Processes() {
+    event_.kind = RecordKind::kProcessUsed;
+    if (words_.size() < 4 || !ParseBytes(words_[1], &event_.b) || !ParseBytes(words_[2], &event_.c) ||
+        !ParseInteger(words_[3], &event_.a))
+      return Bad(*line_, "processes needs this process's bytes, the others' bytes and their number");
     list_->Add(event_);
     return absl::OkStatus();
   }

@@ -7,6 +7,8 @@
 //   alloc NAME BYTES [in=SEGMENT at=OFFSET] [rounded=BYTES] [stream=N] [module=PATH] [phase=WORD] [flags=N]
 //   free NAME      request NAME      complete NAME
 //   name NAME ROLE TENSOR_NAME           oom BYTES FREE_BYTES
+//   outside NAME BYTES LIBRARY           outside_free NAME
+//   processes OWN_BYTES OTHERS_BYTES OTHERS
 //   used FREE_BYTES TOTAL_BYTES          device N                        thread N
 //   stack FRAME < FRAME ...
 //   enter MODULE [SEQUENCE]              exit MODULE [SEQUENCE]          node NAME SEQUENCE FORWARD_THREAD

@@ -34,6 +34,9 @@ enum class RecordKind : uint8_t {
   kCounters = 26,
   kMark = 27,
   kUnname = 28,
+  kOutsideAlloc = 29,
+  kOutsideFree = 30,
+  kProcessUsed = 31,
   // Text records: a ControlRecord followed by ceil(length / 31) continuation slots.
   kString = 32,
   kMeta = 33,
@@ -42,7 +45,11 @@ enum class RecordKind : uint8_t {
 };
 
 constexpr bool IsMemoryRecord(RecordKind k) { return k >= RecordKind::kAlloc && k <= RecordKind::kOutOfMemory; }
-constexpr bool IsControlRecord(RecordKind k) { return k >= RecordKind::kPhase && k <= RecordKind::kUnname; }
+constexpr bool IsControlRecord(RecordKind k) { return k >= RecordKind::kPhase && k <= RecordKind::kProcessUsed; }
+// Whether the control record's `a` is a string id.
+constexpr bool ControlHasText(RecordKind k) {
+  return k != RecordKind::kDeviceUsed && k != RecordKind::kCounters && k != RecordKind::kProcessUsed;
+}
 constexpr bool IsTextRecord(RecordKind k) { return k == RecordKind::kString || k == RecordKind::kMeta; }
 
 // Signals as read at the allocation, kept raw so that a newer rule set can decide again.
@@ -55,6 +62,15 @@ enum MemoryFlags : uint8_t {
   kFlagSmallPool = 1 << 5,      // served from the pool of small blocks (requests <= 1 MiB)
   kFlagCast = 1 << 7,           // made by a cast of autocast's own
   kFlagLibrary = 1 << 6,        // asked for by library code directly (cuBLAS, cuDNN, CUB ...), not for a tensor's storage
+};
+
+// `flags` of OUTSIDE_ALLOC: how the memory was taken.
+enum class OutsideKind : uint8_t {
+  kNone = 0,
+  kDevice = 1,   // cudaMalloc, arrays
+  kManaged = 2,  // cudaMallocManaged
+  kStatic = 3,   // variables of loaded modules
+  kPool = 4,     // cudaMallocAsync
 };
 
 // Fields are little-endian integers without padding; 48-bit ones are accessed through the helpers below.

@@ -83,12 +83,19 @@ def install(trace=None, hooks=True, mode=None, policy=None):
     library.mode = mode
     _library = library
     _write_metadata(library, torch)
+    _share_cupti(library)
     if hooks:
         from ._hooks import Hooks
 
         _hooks = Hooks(library)
         _hooks.attach()
     return library
+
+
+def _share_cupti(library):
+    from ._wraps import share_cupti
+
+    share_cupti(library)
 
 
 def _load(mode, torch):
@@ -152,6 +159,7 @@ def _attach_from_allocator(path):
 
     _library = Library(path)
     _write_metadata(_library, torch)
+    _share_cupti(_library)
     _hooks = Hooks(_library)
     _hooks.attach()
 

@@ -96,6 +96,8 @@ class Library:
             ("statistics", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
             ("reset_peaks", None, [ctypes.c_int]),
             ("set_node_reader", None, [ctypes.c_void_p]),
+            ("watch_with_cupti", None, []),
+            ("yield_cupti", None, []),
         ):
             try:
                 function = getattr(c, f"vramledger_{name}")
@@ -115,6 +117,8 @@ class Library:
         self.close_trace = self._close_trace
         self.reset_peaks = self._reset_peaks
         self.set_node_reader = self._set_node_reader
+        self.watch_with_cupti = self._watch_with_cupti
+        self.yield_cupti = self._yield_cupti
 
     def call(self, function, *arguments):
         """Calls a function of the library that answers with a sentence in a buffer when it fails; raises LibraryError then."""

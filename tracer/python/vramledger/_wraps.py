@@ -24,6 +24,28 @@ def wrap_all(hooks):
             _in_phase(ddp, method, "communication", hooks, after)
 
 
+def share_cupti(library):
+    """CUPTI serves one tool at a time: ours has it until PyTorch's profiler starts, which then finds it free."""
+    import torch.autograd.profiler as profiler
+
+    # The names by which all of PyTorch's profilers reach the native one. Without them CUPTI is left alone.
+    names = [name for name in ("_prepare_profiler", "_enable_profiler") if hasattr(profiler, name)]
+    if "_enable_profiler" not in names:
+        return
+    for name in names:
+        setattr(profiler, name, _after(library.yield_cupti, getattr(profiler, name)))
+    library.watch_with_cupti()
+
+
+def _after(first, original):
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        first()
+        return original(*args, **kwargs)
+
+    return wrapped
+
+
 def _in_phase(owner, method, phase, hooks, after=None):
     """The outermost call of the method on this thread is a stretch of that phase; after(object, result) follows."""
     original = getattr(owner, method)
