@@ -165,7 +165,10 @@ void TorchEvents::OnAlloc(const BlockView& block, BlockTag& tag) {
   device.allocated += block.block_bytes;
   if (active_.load(std::memory_order_relaxed)) [[unlikely]] {
     const std::lock_guard<std::mutex> lock(device.mutex);
-    if (current_context != nullptr) device.blocks[block.address] = *current_context;
+    if (current_context != nullptr) {
+      device.blocks[block.address] = *current_context;
+      device.keeps_contexts = true;
+    }
     Note(Action::ALLOC, device, block.device, block.address, block.requested_bytes, block.stream, block.pool_id,
          Current());
   }
@@ -205,6 +208,9 @@ void TorchEvents::OnFree(const BlockView& block, BlockTag& tag, bool deferred) {
     Note(Action::FREE_COMPLETED, device, block.device, block.address, block.requested_bytes, block.stream,
          block.pool_id, context);
     if (born != device.blocks.end()) device.blocks.erase(born);
+  } else if (device.keeps_contexts) [[unlikely]] {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    device.blocks.erase(block.address);
   }
   if (!deferred) Report(block, false);
 }
@@ -213,12 +219,20 @@ void TorchEvents::Segment(Action action, const SegmentView& segment) {
   Device& device = At(segment.device);
   const bool grows = action == Action::SEGMENT_ALLOC || action == Action::SEGMENT_MAP;
   device.reserved += grows ? segment.bytes : 0 - segment.bytes;
-  if (!active_.load(std::memory_order_relaxed)) return;
+  if (!active_.load(std::memory_order_relaxed)) {
+    if (!device.keeps_contexts) return;
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    device.segments.erase(segment.address);
+    return;
+  }
   const std::lock_guard<std::mutex> lock(device.mutex);
   Context context = Current();
   const auto born = device.segments.find(segment.address);
   if (grows) {
-    if (context != nullptr && born == device.segments.end()) device.segments[segment.address] = context;
+    if (context != nullptr && born == device.segments.end()) {
+      device.segments[segment.address] = context;
+      device.keeps_contexts = true;
+    }
   } else if (born != device.segments.end()) {
     if (context == nullptr) context = born->second;
     device.segments.erase(born);

@@ -93,6 +93,8 @@ class TorchEvents final : public PluginAdapter, public AllocatorObserver {
   struct Device {
     size_t allocated = 0;  // guarded by the core's lock of the device, as is `reserved`
     size_t reserved = 0;
+    bool keeps_contexts =
+        false;         // guarded likewise: `blocks` or `segments` holds some, also once history was switched off
     std::mutex mutex;  // guards what follows
     std::vector<native::TraceEntry> ring;
     size_t oldest = 0;  // once the ring is full

@@ -43,15 +43,18 @@ ENDINGS = {
         assert os.waitpid(child, 0)[1] == 0
         more = torch.ones(1 << 20, device="cuda")
         """,
-    "threads_at_work_at_shutdown": """
+    # Parked ones: a daemon thread that is inside PyTorch when the interpreter ends aborts the process, whatever the allocator.
+    "threads_alive_at_shutdown": """
         import threading
+        ready = threading.Barrier(4)
         def work():
-            while True:
-                torch.empty(1000, device="cuda")
+            kept = [torch.ones(1000, device="cuda") for _ in range(3)]
+            del kept[1]
+            ready.wait()
+            threading.Event().wait()
         threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
         [t.start() for t in threads]
-        while torch.empty(1, device="cuda") is None or not all(t.is_alive() for t in threads):
-            pass
+        ready.wait()
         """,
 }
 # What PyTorch refuses to a plug-in.

@@ -9,8 +9,6 @@ REASONS = {
         "the setting `graph_capture_record_stream_reuse` is not honoured: memory that other streams used in a capture is reused after the capture",
     ("torch", "TestCudaAllocator.test_allocator_backend"): "expects PyTorch's `cudaMallocAsync` back end to be current; ours is",
     ("torch", "TestCudaAllocator.test_memory_compile_regions"): "open: not yet understood",
-    ("torch", "TestCudaAllocator.test_memory_plots"): "open: not yet understood",
-    ("torch", "TestCudaAllocator.test_memory_plots_free_stack"): "open: not yet understood",
 }
 
 HEAD = """# PyTorch's own tests of its CUDA allocator
