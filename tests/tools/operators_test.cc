@@ -217,6 +217,23 @@ TEST(Operators, CustomFunctionsKeepTheirInputs) {
   EXPECT_TRUE(FindSavedActivations(list).not_covered.empty());
 }
 
+// What an operator in place needs of what it overwrites is copied before; some need only what they made.
+TEST(Operators, InPlace) {
+  for (const char* name : {"aten::hardswish_", "aten::leaky_relu_"}) {
+    OperatorList list;
+    const int32_t x = list.NewTensor({8, 64}, "float32", kInput);
+    const int32_t up = Linear(&list, "up", x, 8, 64, 64);
+    const int32_t copy = list.Apply("aten::clone", "act", {up}, {8, 64});
+    Operator op{name, list.ModuleId("act"), {{up}}, {up}};
+    list.operators.push_back(op);
+    Hold(&list, Linear(&list, "down", up, 8, 64, 2));
+    const SavedActivations saved = FindSavedActivations(list);
+    EXPECT_EQ(saved.by_module.at("up"), 8u * 64 * 4) << name;
+    EXPECT_EQ(saved.by_module.count("act"), std::string_view(name) == "aten::hardswish_" ? 1u : 0u);
+    EXPECT_EQ(list.tensors[static_cast<size_t>(copy)].shape.size(), 2u);
+  }
+}
+
 TEST(Operators, UnknownOperatorsAreNamed) {
   OperatorList list;
   const int32_t x = list.NewTensor({8, 64}, "float32", TensorRole::kNone, true);

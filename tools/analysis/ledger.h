@@ -112,6 +112,12 @@ struct PhasePeak {
   Moment moment;
 };
 
+// The moment of a mark in the trace.
+struct MarkedMoment {
+  std::string text;
+  Moment moment;
+};
+
 // The whole of one device's run.
 struct Timeline {
   int device = 0;
@@ -142,6 +148,7 @@ struct Timeline {
   Fragmentation at_reserved_peak;
   Moment end;
   Fragmentation at_end;
+  std::vector<MarkedMoment> marks;  // where recorded lists of operators end
 
   // The run at even distances in events, at most kSeriesMoments of them.
   static constexpr size_t kSeriesMoments = 512;

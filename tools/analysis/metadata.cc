@@ -16,6 +16,13 @@ bool JsonBool(const nlohmann::json& object, const char* key, bool fallback) {
   return it != object.end() && it->is_boolean() ? it->get<bool>() : fallback;
 }
 
+std::vector<uint64_t> JsonUints(const nlohmann::json& object, const char* key) {
+  std::vector<uint64_t> out;
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_array()) return out;
+  for (const auto& n : *it) out.push_back(n.is_number_unsigned() ? n.get<uint64_t>() : 0);
+  return out;
+}
 std::string JsonText(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return {};
   const auto it = object.find(key);

@@ -15,7 +15,7 @@ namespace vramledger {
 // One network as it was described when it first ran.
 struct ModelSize {
   std::string name, class_name;
-  uint64_t parameters = 0;       // elements
+  uint64_t parameters = 0;  // elements
   uint64_t parameter_bytes = 0;
 };
 
@@ -50,6 +50,8 @@ class Metadata {
 // Safe readers of JSON that others wrote: the fallback when the key is absent or of another type.
 uint64_t JsonUint(const nlohmann::json& object, const char* key, uint64_t fallback = 0);
 bool JsonBool(const nlohmann::json& object, const char* key, bool fallback = false);
+// Whole numbers of a list; 0 where an entry is none.
+std::vector<uint64_t> JsonUints(const nlohmann::json& object, const char* key);
 std::string JsonText(const nlohmann::json& object, const char* key);
 
 }  // namespace vramledger

@@ -1,7 +1,6 @@
 #include "tools/analysis/model_facts.h"
 
-#include <algorithm>
-
+#include "tools/analysis/layer_facts.h"
 #include "tools/estimate/memory_estimate.h"
 #include "tools/estimate/model_config.h"
 #include "tools/foreign/text.h"
@@ -18,27 +17,6 @@ const json& List(const json& object, const char* key) {
   if (!object.is_object()) return kEmpty;
   const auto it = object.find(key);
   return it != object.end() && it->is_array() ? *it : kEmpty;
-}
-
-// Shapes and the like: a list of numbers, or one number for all `n` dimensions.
-std::vector<uint64_t> Numbers(const json& object, const char* key, size_t n, uint64_t fallback) {
-  std::vector<uint64_t> out(n, fallback);
-  const auto it = object.find(key);
-  if (it == object.end()) return out;
-  if (it->is_number_unsigned()) return std::vector<uint64_t>(n, it->get<uint64_t>());
-  if (!it->is_array()) return out;
-  for (size_t i = 0; i < n && i < it->size(); ++i) {
-    if ((*it)[i].is_number_unsigned()) out[i] = (*it)[i].get<uint64_t>();
-  }
-  return out;
-}
-
-std::vector<uint64_t> Shape(const json& layer, const char* key) {
-  const auto it = layer.find(key);
-  std::vector<uint64_t> out;
-  if (it == layer.end() || !it->is_array()) return out;
-  for (const auto& n : *it) out.push_back(n.is_number_unsigned() ? n.get<uint64_t>() : 0);
-  return out;
 }
 
 void Sum(const json& tensors, TensorSum* all, TensorSum* trainable) {
@@ -123,7 +101,7 @@ class Reader {
     if (const auto n = metadata_.sequence_length()) return n;
     for (const json& model : metadata_.models()) {
       for (const json& layer : List(model, "layers")) {
-        const std::vector<uint64_t> in = Shape(layer, "in_shape");
+        const std::vector<uint64_t> in = JsonUints(layer, "in_shape");
         if (JsonText(layer, "class") == "Embedding" && in.size() == 2) return in[1];
       }
     }
@@ -158,33 +136,14 @@ class Reader {
     return true;
   }
 
-  // Sum over the layers of out_h x out_w x channels x batch x element size.
+  // Sum over the convolutions of out_h x out_w x channels x batch x element size.
   void Convolutions() {
     uint64_t sum = 0, layers = 0;
-    for (const json& model : metadata_.models()) {
-      for (const json& layer : List(model, "layers")) {
-        const std::string kind = JsonText(layer, "class");
-        const std::vector<uint64_t> in = Shape(layer, "in_shape"), out = Shape(layer, "out_shape");
-        if (!std::string_view(kind).starts_with("Conv") || out.size() < 3 || in.size() != out.size()) continue;
-        const size_t n = out.size() - 2;
-        const std::vector<uint64_t> kernel = Numbers(layer, "kernel", n, 1), stride = Numbers(layer, "stride", n, 1),
-                                    pad = Numbers(layer, "padding", n, 0);
-        const std::vector<uint64_t> dilation = Numbers(layer, "dilation", n, 1);
-        uint64_t bytes = out[0] * out[1] * JsonUint(layer, "element_bytes", 4);
-        bool as_formula = true;
-        for (size_t d = 0; d < n; ++d) {
-          const uint64_t wide = (kernel[d] - 1) * dilation[d] + 1;
-          const uint64_t size =
-              std::string_view(kind).starts_with("ConvTranspose")
-                  ? (in[d + 2] - 1) * stride[d] + wide - std::min(2 * pad[d], (in[d + 2] - 1) * stride[d] + wide)
-                  : ConvolutionOutput(in[d + 2], wide, stride[d], pad[d]);
-          as_formula &= size == out[d + 2];
-          bytes *= size;
-        }
-        if (!as_formula) ++out_.convolution_mismatches;
-        sum += bytes;
-        ++layers;
-      }
+    for (const LayerFacts& layer : ReadLayers(metadata_)) {
+      if (!layer.convolution) continue;
+      if (!layer.as_formula) ++out_.convolution_mismatches;
+      sum += layer.bytes;
+      ++layers;
     }
     if (layers == 0) {
       out_.analytic_note = "not computed: the trace describes neither a transformer's config nor convolutions";
@@ -194,7 +153,7 @@ class Reader {
     out_.activation_formula =
         Cat("output of each of ", layers,
             " convolutions: ((in + 2 pad - kernel) / stride + 1)^2 x channels x batch x element size");
-    out_.analytic_note = "not computed yet for convolutional networks";
+    out_.analytic_note = "not computed: the trace has no list of operators";
   }
 
   const Metadata& metadata_;

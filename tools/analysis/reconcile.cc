@@ -5,6 +5,7 @@
 
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/model_facts.h"
+#include "tools/analysis/reconcile_activations.h"
 #include "tools/analysis/timeline.h"
 #include "tools/foreign/text.h"
 
@@ -12,16 +13,6 @@ namespace vramledger {
 namespace {
 
 constexpr size_t kPlaces = 10;
-
-// "bert.encoder.layer.*.output.dense": numbers in a module path are places in a list.
-std::string Pattern(std::string_view path) {
-  std::string out;
-  for (const std::string_view part : Split(path, '.')) {
-    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
-    out += Cat(out.empty() ? "" : ".", number ? std::string_view("*") : part);
-  }
-  return out;
-}
 
 class Builder {
  public:
@@ -34,6 +25,9 @@ class Builder {
     out_.analysis = *std::move(analysis);
     metadata_.emplace(out_.analysis.source.metadata_json);
     facts_ = ReadRunFacts(*metadata_);
+    out_.activation_checks =
+        CheckActivations(input_, hindsight_, out_.analysis.timeline, *metadata_, &operators_problem_);
+    out_.layers = LayerTable(*metadata_, out_.activation_checks);
     for (int c = 1; c < kCategoryCount; ++c) AddRow(static_cast<Category>(c));
     AddRow(Category::kUnknown);
     Models();
@@ -83,6 +77,12 @@ class Builder {
       case Category::kActivation:
         Activations(&row);
         break;
+      case Category::kCastCache:
+        if (const ActivationCheck* check = LargestCheck(out_.activation_checks)) {
+          row.analytic = check->analytic_casts;
+          row.note = "the parameters that autocast casts and autograd saves, as the backward begins";
+        }
+        break;
       default:
         break;
     }
@@ -120,6 +120,13 @@ class Builder {
     row->formula = facts_.activation_formula;
     row->analytic = facts_.analytic_activation;
     row->note = facts_.analytic_note;
+    if (const ActivationCheck* check = LargestCheck(out_.activation_checks)) {
+      row->analytic = check->analytic;
+      row->note = AnalyticNote(*check);
+      row->analytic_differences = AnalyticDifferences(*check, row->traced.requested);
+    } else if (!operators_problem_.empty()) {
+      row->note += Cat(row->note.empty() ? "" : "; ", operators_problem_);
+    }
     if (row->traced.count == 0) return;
     const Timeline& t = out_.analysis.timeline;
     const absl::StatusOr<std::unique_ptr<EventSource>> source = input_.NewSource();
@@ -129,7 +136,7 @@ class Builder {
     const auto groups = GroupsAt(**source, hindsight_, t.device, {{sequence, Category::kActivation}});
     for (const BlockGroup& g : groups[0]) {
       places[g.site.empty() ? std::string("saved outside every module (such as the loss)")
-                            : Cat("saved in ", Pattern(g.site))] += g.bytes.requested;
+                            : Cat("saved in ", PlacePattern(g.site))] += g.bytes.requested;
     }
     std::vector<std::pair<uint64_t, std::string>> ranked;
     for (const auto& [place, bytes] : places) ranked.emplace_back(bytes, place);
@@ -169,6 +176,7 @@ class Builder {
   Hindsight hindsight_;
   std::optional<Metadata> metadata_;
   RunFacts facts_;
+  std::string operators_problem_;
   Reconciliation out_;
 };
 

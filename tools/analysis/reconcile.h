@@ -3,6 +3,7 @@
 #define VRAMLEDGER_TOOLS_ANALYSIS_RECONCILE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,13 +21,26 @@ struct Difference {
   int64_t bytes = 0;
 };
 
+// Activations (or casts) alive when a backward begins: by a recorded list of operators, and in the trace at that place.
+struct ActivationCheck {
+  std::string mark;
+  uint64_t step = 0;
+  uint64_t operators = 0;
+  uint64_t analytic = 0, traced = 0;
+  uint64_t analytic_casts = 0, traced_casts = 0;
+  std::map<std::string, uint64_t> not_covered;        // operators of unknown memory, with how often they ran
+  std::map<std::string, uint64_t> analytic_by_place;  // module paths
+  std::map<std::string, uint64_t> traced_by_place;
+};
+
 struct ReconcileRow {
   std::string category;
   std::optional<uint64_t> textbook, analytic;
   Bytes traced;   // at this category's own peak
   Bytes at_peak;  // at the peak of the whole
   std::string formula, note;
-  std::vector<Difference> differences;  // from the textbook (analytic where there is none) to rounded
+  std::vector<Difference> differences;           // from the textbook (analytic where there is none) to rounded
+  std::vector<Difference> analytic_differences;  // from analytic to requested
 };
 
 struct ReconcileModel {
@@ -38,10 +52,21 @@ struct ReconcileModel {
   uint64_t traced_state_bytes = 0;
 };
 
+// A leaf module of a described model. Sizes in bytes.
+struct ReconcileLayer {
+  std::string path, kind;
+  std::string formula;  // of the output's size, for convolutions and pooling: "(224 + 2 x 3 - 7) / 2 + 1 = 112"
+  bool as_formula = true;
+  uint64_t textbook = 0;                     // its output
+  std::optional<uint64_t> analytic, traced;  // what was made in it and lives when the backward begins
+};
+
 struct Reconciliation {
   Analysis analysis;
   std::vector<ReconcileRow> rows;
   std::vector<ReconcileModel> models;
+  std::vector<ActivationCheck> activation_checks;
+  std::vector<ReconcileLayer> layers;
   uint64_t textbook_total = 0;  // parameters + optimizer states + activations + buffers
   std::optional<std::vector<ModuleRow>> by_module;
 };
@@ -49,8 +74,9 @@ struct Reconciliation {
 // `module_depth`: with a table by module, of paths of that many components (0 = whole paths).
 absl::StatusOr<Reconciliation> Reconcile(const EventInput& input, std::optional<int> device,
                                          std::optional<size_t> module_depth = std::nullopt);
-nlohmann::ordered_json ReconcileJson(const Reconciliation& r);
-std::string ReconcileText(const Reconciliation& r, bool color);
+// With `layers`, the table of layers too.
+nlohmann::ordered_json ReconcileJson(const Reconciliation& r, bool layers = false);
+std::string ReconcileText(const Reconciliation& r, bool color, bool layers = false);
 
 }  // namespace vramledger
 

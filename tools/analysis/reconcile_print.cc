@@ -30,14 +30,34 @@ std::string Signed(int64_t bytes) {
   return bytes < 0 ? Cat("-", Grouped(static_cast<uint64_t>(-bytes))) : Cat("+", Grouped(static_cast<uint64_t>(bytes)));
 }
 
+// Layer by layer: the output by the formula, and what was made in the layer and lives when the backward begins.
+std::string LayersText(const Reconciliation& r) {
+  if (r.layers.empty()) return "\nThe trace describes no layers.\n";
+  TextTable table;
+  table.Row({"layer", "class", "size of the output", "textbook", "analytic", "traced"});
+  uint64_t textbook = 0;
+  std::optional<uint64_t> analytic, traced;
+  for (const ReconcileLayer& l : r.layers) {
+    table.Row({l.path, l.kind, l.as_formula ? l.formula : Cat(l.formula, " (another was seen)"), Grouped(l.textbook),
+               OrDash(l.analytic), OrDash(l.traced)});
+    textbook += l.textbook;
+    if (l.analytic) analytic = analytic.value_or(0) + *l.analytic;
+    if (l.traced) traced = traced.value_or(0) + *l.traced;
+  }
+  table.Row({"= all layers", "", "", Grouped(textbook), OrDash(analytic), OrDash(traced)});
+  return Cat("\nBy layer, in bytes: its output; what was made in it and lives as the backward begins\n", table.Text());
+}
+
 }  // namespace
 
-nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
+nlohmann::ordered_json ReconcileJson(const Reconciliation& r, bool layers) {
   const Timeline& t = r.analysis.timeline;
   Json rows = Json::array();
   for (const ReconcileRow& row : r.rows) {
     Json differences = Json::array();
     for (const Difference& d : row.differences) differences.push_back({{"name", d.name}, {"bytes", d.bytes}});
+    Json analytic = Json::array();
+    for (const Difference& d : row.analytic_differences) analytic.push_back({{"name", d.name}, {"bytes", d.bytes}});
     rows.push_back({{"category", row.category},
                     {"textbook_bytes", OrNull(row.textbook)},
                     {"analytic_bytes", OrNull(row.analytic)},
@@ -47,7 +67,8 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
                     {"at_peak_rounded_bytes", row.at_peak.rounded},
                     {"formula", row.formula},
                     {"note", row.note},
-                    {"differences", std::move(differences)}});
+                    {"differences", std::move(differences)},
+                    {"analytic_differences", std::move(analytic)}});
   }
   Json models = Json::array();
   for (const ReconcileModel& m : r.models) {
@@ -58,6 +79,16 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
                       {"traced_parameter_bytes", m.traced_parameter_bytes},
                       {"traced_gradient_bytes", m.traced_gradient_bytes},
                       {"traced_optimizer_state_bytes", m.traced_state_bytes}});
+  }
+  Json checks = Json::array();
+  for (const ActivationCheck& c : r.activation_checks) {
+    checks.push_back({{"step", c.step},
+                      {"operators", c.operators},
+                      {"analytic_bytes", c.analytic},
+                      {"traced_bytes", c.traced},
+                      {"analytic_cast_bytes", c.analytic_casts},
+                      {"traced_cast_bytes", c.traced_casts},
+                      {"not_covered", c.not_covered}});
   }
   Json out = {{"schema", "vramledger.reconcile/1"},
               {"source", SourceJson(r.analysis)},
@@ -75,12 +106,24 @@ nlohmann::ordered_json ReconcileJson(const Reconciliation& r) {
               {"outside_bytes", t.device_sampled ? Json(t.outside_peak_bytes) : Json(nullptr)},
               {"unexplained_bytes", t.peak.categories[0].rounded},
               {"unexplained_share", UnexplainedShare(t)},
-              {"models", std::move(models)}};
+              {"models", std::move(models)},
+              {"activation_checks", std::move(checks)}};
   if (r.by_module) out["modules"] = ByModuleJson(*r.by_module);
+  if (!layers) return out;
+  Json& rows_of_layers = out["layers"] = Json::array();
+  for (const ReconcileLayer& l : r.layers) {
+    rows_of_layers.push_back({{"name", l.path},
+                              {"class", l.kind},
+                              {"formula", l.formula},
+                              {"as_formula", l.as_formula},
+                              {"textbook_bytes", l.textbook},
+                              {"analytic_bytes", OrNull(l.analytic)},
+                              {"traced_bytes", OrNull(l.traced)}});
+  }
   return out;
 }
 
-std::string ReconcileText(const Reconciliation& r, bool color) {
+std::string ReconcileText(const Reconciliation& r, bool color, bool layers) {
   const Timeline& t = r.analysis.timeline;
   const Metadata metadata(r.analysis.source.metadata_json);
   // A share of a textbook that leaves out what is largest would mislead.
@@ -122,12 +165,15 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
         ".\nGradients are not part of it.\n");
   if (r.by_module) out += ByModuleText(*r.by_module, kShownModules);
   for (const ReconcileRow& row : r.rows) {
-    if (row.formula.empty() && row.differences.empty()) continue;
+    if (row.formula.empty() && row.differences.empty() && row.note.empty()) continue;
     out += Cat("\n", row.category, row.formula.empty() ? std::string() : Cat(": ", row.formula), "\n");
     TextTable differences;
     for (const Difference& d : row.differences) differences.Row({d.name, Signed(d.bytes)});
     out += differences.Text(4);
     if (!row.note.empty()) out += Cat("    analytic: ", row.note, ".\n");
+    TextTable analytic;
+    for (const Difference& d : row.analytic_differences) analytic.Row({d.name, Signed(d.bytes)});
+    out += analytic.Text(6);
     if (row.category == "activation" && row.textbook && row.traced.requested > *row.textbook + *row.textbook / 20) {
       out += Cat(
           "    The rule of thumb counts one output a layer; autograd keeps what each operator's backward needs, here ",
@@ -144,6 +190,7 @@ std::string ReconcileText(const Reconciliation& r, bool color) {
     }
     out += models.Text();
   }
+  if (layers) out += LayersText(r);
   return out;
 }
 

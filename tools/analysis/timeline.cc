@@ -9,6 +9,7 @@
 #include "tools/analysis/block_table.h"
 #include "tools/analysis/fragmentation.h"
 #include "tools/analysis/leaks.h"
+#include "tools/analysis/recorded_operators.h"
 #include "tools/analysis/site_ids.h"
 #include "tools/foreign/address_ranges.h"
 #include "tools/foreign/device_report.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t kKeptFailures = 8;
 constexpr size_t kKeptGroups = 10000;
+constexpr size_t kKeptMarks = 1000;
 constexpr uint64_t kOperatorAllocations = 16;  // no operator makes more blocks while it uses a workspace
 
 bool RunsModel(Phase p) {
@@ -170,6 +172,10 @@ class Pass {
         break;
       case RecordKind::kProcessUsed:
         if (e.device == out_.device) outside_.Processes(e, now_.reserved_bytes);
+        break;
+      case RecordKind::kMark:
+        if (out_.marks.size() < kKeptMarks && source_.String(e.a).starts_with(kOperatorsMark))
+          Take(&out_.marks.emplace_back(MarkedMoment{Text(e.a), {}}).moment);
         break;
       case RecordKind::kCounters:
         if (e.device != out_.device) break;

@@ -14,6 +14,7 @@ void RegisterReconcile(CLI::App& app) {
     bool json = false;
     std::string by;
     size_t depth = 0;
+    bool layers = false;
   };
   const auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
@@ -28,6 +29,8 @@ void RegisterReconcile(CLI::App& app) {
       ->needs(by)
       ->check(CLI::Range(1, 100));
   command->add_flag("--json", o->json, "print JSON (schema vramledger.reconcile/1)");
+  command->add_flag("--layers", o->layers,
+                    "with a table of layers: output size by the formula, textbook, analytic and traced bytes");
   command->footer("Example: vramledger reconcile out/bert_b32.vlt --by module --depth 5");
   command->callback([o] {
     const Progress progress("reading " + o->input);
@@ -37,9 +40,9 @@ void RegisterReconcile(CLI::App& app) {
                   o->by.empty() ? std::nullopt : std::optional<size_t>(o->depth));
     if (!r.ok()) throw Failure{kExitUnreadable, o->input + ": " + std::string(r.status().message())};
     if (o->json) {
-      WriteJson("", ReconcileJson(*r));
+      WriteJson("", ReconcileJson(*r, o->layers));
     } else {
-      Write("", ReconcileText(*r, UseColor()));
+      Write("", ReconcileText(*r, UseColor(), o->layers));
     }
     FailIfDamaged(r->analysis.source.health);
   });

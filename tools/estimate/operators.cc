@@ -115,9 +115,20 @@ class Walker {
       if (rule.output) {
         if (rule.index < op.outputs.size()) KeepTensor(op.outputs[rule.index], index);
       } else if (rule.index < op.inputs.size()) {
-        for (const int32_t t : op.inputs[rule.index]) KeepTensor(t, index);
+        for (const int32_t t : op.inputs[rule.index])
+          KeepTensor(rule.index == 0 ? BeforeChange(op, index, t) : t, index);
       }
     }
+  }
+
+  // What an operator saves of the tensor that it changes in place: a copy that autograd makes just before.
+  int32_t BeforeChange(const Operator& op, int32_t index, int32_t t) const {
+    const std::string_view base = std::string_view(op.name).substr(0, op.name.find('.'));
+    if (!base.ends_with('_') || index == 0 || t < 0) return t;
+    const Operator& copy = list_.operators[static_cast<size_t>(index) - 1];
+    const bool is_copy = copy.name == "aten::clone" && !copy.inputs.empty() && copy.inputs[0].size() == 1 &&
+                         Storage(copy.inputs[0][0]) == Storage(t) && !copy.outputs.empty();
+    return is_copy ? copy.outputs[0] : t;
   }
 
   void SaveInRegion(const Operator& op, int32_t index) {

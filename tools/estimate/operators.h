@@ -59,7 +59,9 @@ struct Operator {
   // With namespace, and the overload after a dot where there is one: "aten::mul.Tensor". A custom autograd function is
   // "autograd::NAME"; its inputs are what it saved.
   std::string name;
-  int32_t module = -1;                   // of OperatorList::modules
+  int32_t module = -1;  // of OperatorList::modules
+  // An operator in place ("aten::hardswish_") that needs what it overwrites saves the output of the "aten::clone"
+  // just before it.
   std::vector<OperatorArgument> inputs;  // one for each argument of tensor type, in the order of the operator's schema
   std::vector<int32_t> outputs;          // tensors; -1 = undefined
   bool grad_enabled = true;

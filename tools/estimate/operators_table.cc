@@ -15,7 +15,8 @@ struct Row {
 
 // i0, i1 ...: the arguments of tensor type in the order of the schema; o0, o1 ...: what the schema returns, in its
 // order; ?1,2: only where argument 1 or 2 requires grad. An operator is given without overload where all overloads
-// save the same. Operators whose results are whole numbers or truth values have no derivative and need no row.
+// save the same, and in place where that saves something else. Operators whose results are whole numbers or truth
+// values have no derivative and need no row.
 constexpr Row kRows[] = {
     {"",
      "_fft_c2c _fft_c2r _to_copy _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa "
@@ -39,12 +40,14 @@ constexpr Row kRows[] = {
      "log2 logit max_pool2d mish mvlgamma nan_to_num nansum polygamma pow.Tensor_Scalar reflection_pad1d "
      "reflection_pad2d reflection_pad3d renorm replication_pad1d replication_pad2d replication_pad3d silu "
      "sin sinc sinh softplus softshrink special_entr threshold to_padded_tensor var var_mean where "
+     "special_xlog1py.other_scalar special_xlog1py.self_scalar "
      "xlogy.Scalar_Other xlogy.Scalar_Self"},
     {"i1",
      "_unsafe_index _unsafe_index_put embedding index index_fill index_put index_select masked_fill "
      "masked_scatter max_unpool2d max_unpool3d scatter"},
     {"o0",
-     "_log_softmax _safe_softmax _softmax exp exp2 expm1 linalg_inv_ex polar reciprocal relu rsqrt sigmoid "
+     "_log_softmax _safe_softmax celu_ elu_ leaky_relu_ _softmax exp exp2 expm1 linalg_inv_ex polar reciprocal relu "
+     "rsqrt sigmoid "
      "sqrt tan tanh"},
     {"o1",
      "_fused_dropout _pack_padded_sequence frexp kthvalue max.dim median.dim min.dim mode nanmedian.dim "
@@ -62,7 +65,7 @@ constexpr Row kRows[] = {
     {"i0 o1",
      "adaptive_max_pool2d adaptive_max_pool3d cummax cummin fractional_max_pool2d fractional_max_pool3d "
      "log_sigmoid_forward max_pool2d_with_indices max_pool3d_with_indices"},
-    {"i1 o0", "_masked_softmax"},
+    {"i1 o0", "_masked_softmax rrelu_with_noise_"},
     {"o0 o1", "_cudnn_ctc_loss"},
     {"i0?1 i1", "div.Tensor div.Tensor_mode"},
     {"i1 i2?2", "put"},
@@ -88,7 +91,7 @@ constexpr Row kRows[] = {
     {"i0?2 i1?2 i2", "lerp.Tensor"},
     {"i0 i1 i2 o1 o2", "native_layer_norm"},
     {"i0 i1 i2 i3 i4 o1", "_thnn_fused_gru_cell"},
-    {"i0 i1 i2 i3 o0 o1", "_ctc_loss.Tensor"},
+    {"i0 i1 i2 i3 o0 o1", "_ctc_loss.Tensor _scaled_dot_product_flash_attention_for_cpu"},
     {"i0 i1 i3 i4 o1 o2", "_native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm"},
     {"i0 i1 i2 i3 i4 o1 o2", "_thnn_fused_lstm_cell"},
     {"i0 i1 i3 i4 o1 o2 o3", "_batch_norm_no_update _batch_norm_with_update cudnn_batch_norm"},

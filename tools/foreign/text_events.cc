@@ -95,7 +95,8 @@ class Builder {
       thread_ = static_cast<uint16_t>(n);
       return absl::OkStatus();
     }
-    if (verb == "phase" || verb == "step" || verb == "enter" || verb == "exit") return Control(verb);
+    if (verb == "phase" || verb == "step" || verb == "enter" || verb == "exit" || verb == "mark")
+      return Control(verb);
     if (verb == "node") return Node();
     if (verb == "stack") {
       event_.kind = RecordKind::kStack;
@@ -127,6 +128,9 @@ class Builder {
       event_.kind = RecordKind::kStep;
       event_.a = words_.size() > 1 ? list_->Intern(words_[1]) : 0;
       event_.b = ++steps_;
+    } else if (verb == "mark") {
+      event_.kind = RecordKind::kMark;
+      event_.a = list_->Intern(line_->text.substr(line_->text.find(words_[1], verb.size())));
     } else {
       event_.kind = verb == "enter" ? RecordKind::kModuleEnter : RecordKind::kModuleExit;
       event_.a = list_->Intern(words_[1]);

@@ -10,7 +10,7 @@
 //   outside NAME BYTES LIBRARY           outside_free NAME
 //   processes OWN_BYTES OTHERS_BYTES OTHERS
 //   used FREE_BYTES TOTAL_BYTES          device N                        thread N
-//   stack FRAME < FRAME ...
+//   stack FRAME < FRAME ...             mark TEXT
 //   enter MODULE [SEQUENCE]              exit MODULE [SEQUENCE]          node NAME SEQUENCE FORWARD_THREAD
 //   repeat N ... end                     ({i} in a line is the pass, from 0; may be nested with {j}, {k})
 //
