@@ -18,8 +18,8 @@ torchvision_for() {
 }
 
 DEBIAN_PACKAGES=(g++ cmake ninja-build ccache pkg-config binutils libabsl-dev libcli11-dev nlohmann-json3-dev libzstd-dev zlib1g-dev libgtest-dev libbenchmark-dev)
-# transformers and torchvision are for the demo's models, numpy for torch's own use of it.
-PYTHON_PACKAGES=("torch==$TORCH_VERSION" "torchvision==$(torchvision_for "$TORCH_VERSION")" "transformers==5.24.0" numpy pytest)
+# transformers and torchvision are for the demo's models, peft for a script of the tests' matrix, numpy for torch's own use of it.
+PYTHON_PACKAGES=("torch==$TORCH_VERSION" "torchvision==$(torchvision_for "$TORCH_VERSION")" "transformers==5.24.0" "peft==0.21.2" numpy pytest)
 
 install_debian_packages() {
   local missing=() package

@@ -1,5 +1,6 @@
 """Transformers for text, and a recurrent network."""
 
+import peft
 import torch
 import transformers
 
@@ -12,8 +13,8 @@ def tokens(vocabulary=512, batch=2, length=32):
     return torch.randint(0, vocabulary, (batch, length)).cuda()
 
 
-def with_labels():
-    ids = tokens()
+def with_labels(length=32):
+    ids = tokens(length=length)
     return {"input_ids": ids, "labels": ids}
 
 
@@ -30,10 +31,10 @@ def bert_bf16():
 
 
 def gpt2():
-    """The output layer shares the embedding's weight."""
+    """The output layer shares the embedding's weight. The length is one that gives no activation a weight's size."""
     config = transformers.GPT2Config(vocab_size=512, n_embd=WIDTH, n_layer=2, n_head=2, n_positions=64)
     model = transformers.GPT2LMHeadModel(config).cuda()
-    return train(model, torch.optim.AdamW(model.parameters()), with_labels, autocast=torch.float16, scaler=torch.amp.GradScaler("cuda"), clip=1.0)
+    return train(model, torch.optim.AdamW(model.parameters()), lambda: with_labels(24), autocast=torch.float16, scaler=torch.amp.GradScaler("cuda"), clip=1.0)
 
 
 def llama():
@@ -58,28 +59,13 @@ def mixtral():
     return train(model, torch.optim.AdamW(model.parameters(), amsgrad=True), with_labels)
 
 
-class Adapter(torch.nn.Module):
-    def __init__(self, linear, rank=4):
-        super().__init__()
-        self.linear = linear
-        self.down = torch.nn.Linear(linear.in_features, rank, bias=False)
-        self.up = torch.nn.Linear(rank, linear.out_features, bias=False)
-
-    def forward(self, x):
-        return self.linear(x) + self.up(self.down(x))
-
-
 def lora():
-    """Low-rank adapters over frozen weights."""
+    """Low-rank adapters over frozen weights, with dropout before them. The length is one that gives no activation a weight's size."""
     config = transformers.LlamaConfig(vocab_size=512, hidden_size=WIDTH, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4)
-    model = transformers.LlamaForCausalLM(config)
-    model.requires_grad_(False)
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Adapter(layer.self_attn.q_proj)
-        layer.self_attn.v_proj = Adapter(layer.self_attn.v_proj)
-    model.cuda()
+    adapters = peft.LoraConfig(r=4, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    model = peft.get_peft_model(transformers.LlamaForCausalLM(config), adapters).cuda()
     trained = [p for p in model.parameters() if p.requires_grad]
-    return train(model, torch.optim.AdamW(trained), with_labels, autocast=torch.bfloat16)
+    return train(model, torch.optim.AdamW(trained), lambda: with_labels(24), autocast=torch.bfloat16)
 
 
 class Recurrent(torch.nn.Module):
@@ -107,6 +93,6 @@ CASES = {
     "Llama-type": ("bf16 weights, checkpointing, fused AdamW", llama),
     "T5": ("accumulation of 2, Adafactor", t5),
     "Mixtral-type": ("AdamW with amsgrad", mixtral),
-    "LoRA": ("adapters over frozen weights, bf16 autocast, AdamW", lora),
+    "LoRA": ("adapters of `peft` over frozen weights, bf16 autocast, AdamW", lora),
     "LSTM": ("Adagrad, clipping", lstm),
 }

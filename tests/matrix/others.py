@@ -8,6 +8,7 @@ import os
 import torch
 from tally import Tally, train
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 
 class Recommender(nn.Module):
@@ -89,6 +90,20 @@ def ddp_views():
     return distributed(gradient_as_bucket_view=True)
 
 
+def fsdp():
+    """Fully sharded on one rank: parameters are gathered for each block, gradients reduced."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.Linear(1024, 64)) for _ in range(4))).cuda()
+    for block in model:
+        fully_shard(block)
+    fully_shard(model)
+    tally = train(model, torch.optim.AdamW(model.parameters()), lambda: (torch.randn(32, 64, device="cuda"),), lambda out: out.pow(2).mean())
+    torch.distributed.destroy_process_group()
+    return tally
+
+
 def shared_layers():
     """Two models with one trunk, one optimizer; a model of before is gone, and a copy was loaded and moved."""
     for _ in range(3):
@@ -165,6 +180,7 @@ CASES = {
     "two towers": ("contrastive loss, AdamW", two_towers),
     "two towers, DDP": ("DDP of one process, AdamW", ddp),
     "two towers, DDP views": ("DDP of one process, gradients in its buckets, AdamW", ddp_views),
+    "blocks, FSDP": ("fully_shard on one rank, AdamW", fsdp),
     "shared layers": ("two models with one trunk, after models that are gone; AdamW", shared_layers),
     "moved and reloaded": ("lazy layers, to the host and back in double precision, states loaded; AdamW", moved_and_reloaded),
     "LBFGS": ("closures", lbfgs),

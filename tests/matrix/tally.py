@@ -7,6 +7,7 @@ def storages(tensors):
     """Bytes of the distinct storages on the device under these tensors."""
     found = {}
     for tensor in tensors:
+        tensor = getattr(tensor, "_local_tensor", tensor)  # of a distributed tensor, what lies here
         if tensor is None or not tensor.is_cuda:
             continue
         parts = (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)

@@ -54,10 +54,14 @@ def vit():
                  images(32), lambda out: mean(out.logits))
 
 
-def compiled():
+def compiled(backend="aot_eager"):
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).cuda()
-    called = torch.compile(model, backend="aot_eager")
+    called = torch.compile(model, backend=backend)
     return train(model, torch.optim.AdamW(model.parameters()), lambda: (torch.randn(32, 64, device="cuda"),), mean, called=called)
+
+
+def inductor():
+    return compiled("inductor")
 
 
 class Twice(nn.Sequential):
@@ -146,6 +150,7 @@ CASES = {
     "ConvNeXt": ("bf16 autocast, SGD, gradients zeroed in place", convnext),
     "ViT": ("fp32, NAdam", vit),
     "compiled MLP": ("torch.compile, AdamW", compiled),
+    "compiled MLP, inductor": ("torch.compile with its default backend, AdamW", inductor),
     "U-Net": ("capturable AdamW, evaluation after each step", unet),
     "diffusion U-Net": ("bf16 autocast, reentrant checkpointing, clipping, averages in a list, AdamW", diffusion),
     "DCGAN": ("two networks, two Adams", dcgan),

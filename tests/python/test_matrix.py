@@ -15,12 +15,18 @@ CATEGORIES = ("parameter", "gradient", "optimizer_state")
 HEADER = """# The ledger of each script of the matrix
 
 Made by `tests/python/test_matrix.py` on the virtual device (h100-80gb): tiny configurations, three steps each. Bytes as PyTorch requested them, at each
-category's own peak. Parameters, gradients and states equal, to the byte, a walk over the storages that the script holds. "Analytic" is what `reconcile`
-computes for the activations without looking at the trace, where it can.
+category's own peak. Parameters, gradients and states equal, to the byte, a walk over the storages that the script holds.
 
-| script | options | parameters | gradients | optimizer states | buffers | activations | analytic | cast cache | communication | unexplained at the peak |
-|---|---|---|---|---|---|---|---|---|---|---|
+"Saved" is what lives as the first backward begins (of a script that trains two networks, the larger of two such moments): analytic, from the operators that ran and
+what autograd saves of each, and traced, from the allocations. Compiled code has no operators to look at.
+
+| script | options | parameters | gradients | optimizer states | buffers | activations | saved, analytic | saved, traced | differs | cast cache | communication | unexplained at the peak |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 """
+# What these save is the compiler's choice.
+COMPILED = {"compiled MLP", "compiled MLP, inductor"}
+# Checkpointing of either kind, transposed inputs of linear layers, a mixture of experts, autocast.
+WITHOUT_OPERATORS = ("Llama-type", "diffusion U-Net", "LSTM", "Mixtral-type", "BERT bf16", "shared layers")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +43,18 @@ def runs(shared_bench):
             run["report"] = shared_bench.json("report", run["trace"])
             run["rows"] = {row["category"]: row for row in run["reconcile"]["rows"]}
     return runs
+
+
+def largest_check(run):
+    return max(run["reconcile"]["activation_checks"], key=lambda check: check["traced_bytes"], default=None)
+
+
+def requests(bench, trace):
+    """Allocations and frees in order: kind, bytes, flags."""
+    lines = bench.tool("export", trace, "--format", "csv").stdout.splitlines()
+    kind, size, flags = (lines[0].split(",").index(column) for column in ("kind", "requested_bytes", "flags"))
+    rows = [line.split(",") for line in lines[1:]]
+    return [(row[kind], row[size], row[flags]) for row in rows if row[kind] in ("alloc", "free_requested", "free_completed")]
 
 
 def requested(run, category):
@@ -98,12 +116,44 @@ def test_a_gan_of_small_networks_gets_no_verdict(runs):
     assert [v["id"] for v in runs["DCGAN"]["report"]["verdicts"]] == []
 
 
+def test_analytic_activations_are_within_one_percent(runs):
+    wrong = {}
+    for name, run in runs.items():
+        checks = run["reconcile"]["activation_checks"]
+        assert bool(checks) == (name not in COMPILED), name
+        for check in checks:
+            if abs(check["analytic_bytes"] - check["traced_bytes"]) > 0.01 * check["traced_bytes"] or check["not_covered"]:
+                wrong[name] = check
+            assert check["analytic_cast_bytes"] == check["traced_cast_bytes"], name
+    assert not wrong, "\n".join(f"{name}: {check}" for name, check in wrong.items())
+
+
+def test_recording_operators_changes_no_request(runs, shared_bench):
+    folder = shared_bench.folder / "without operators"
+    folder.mkdir()
+    done = shared_bench.dryrun(MATRIX, folder, *WITHOUT_OPERATORS, env={"PYTHONWARNINGS": "ignore", "VRAMLEDGER_OPERATORS": "0"})
+    for line in done.stdout.splitlines():
+        plain = json.loads(line)
+        without, recorded = requests(shared_bench, plain["trace"]), requests(shared_bench, runs[plain["name"]]["trace"])
+        assert [r for r in without if r[0] == "alloc"] == [r for r in recorded if r[0] == "alloc"], plain["name"]
+        # The order in which autocast drops its casts is that of a hash table of pointers.
+        if "autocast" in plain["options"]:
+            without, recorded = sorted(without), sorted(recorded)
+        assert without == recorded, plain["name"]
+        assert not shared_bench.json("reconcile", plain["trace"])["activation_checks"], plain["name"]
+    assert len(done.stdout.splitlines()) == len(WITHOUT_OPERATORS)
+
+
 def test_the_table(runs):
     rows = []
     for name, run in runs.items():
-        analytic = run["rows"].get("activation", {}).get("analytic_bytes")
+        check = largest_check(run)
         cells = [f"{requested(run, c):,}" for c in (*CATEGORIES, "buffer", "activation")]
-        cells += [f"{analytic:,}" if analytic is not None else "-"]
+        if check is None:
+            cells += ["-", "-", "-"]
+        else:
+            share = check["analytic_bytes"] / check["traced_bytes"] - 1
+            cells += [f"{check['analytic_bytes']:,}", f"{check['traced_bytes']:,}", f"{100 * share:.2f} %".replace("-0.00", "0.00")]
         cells += [f"{requested(run, c):,}" for c in ("cast_cache", "communication")]
         rows.append(" | ".join([f"| {name}", run["options"], *cells, f"{100 * run['reconcile']['unexplained_share']:.2f} % |"]))
     text = HEADER + "\n".join(rows) + "\n"

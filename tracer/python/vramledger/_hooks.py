@@ -12,7 +12,7 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _describe, _graph, _wraps
+from . import _describe, _graph, _operators, _wraps
 from ._library import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, PHASES, LibraryError, module_calls
 
 # Optimizer states are walked at the first steps, when they appear, and then now and again for optimizers that replace them.
@@ -149,6 +149,7 @@ class Hooks:
             if _describe.current() is None:
                 self._watch(1)
             _describe.begin(known[1])
+            _operators.enter_root(self.library, module, known[1].name, args, kwargs)
         self._name_inputs((args, kwargs))
 
     def _is_part_of_a_root(self, module):
@@ -264,6 +265,7 @@ class Hooks:
     def _before_step(self, optimizer, args, kwargs):
         if torch.compiler.is_compiling():
             return
+        _operators.finish()
         name_id = 0
         try:
             names = self._meet_optimizer(optimizer)

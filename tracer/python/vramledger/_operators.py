@@ -1,0 +1,624 @@
+"""The operators of a training forward, with the storages under their tensors: from them the offline tool works out what autograd
+saves (tools/estimate/operators.h). Recorded once for each model, from its first training forward to the backward that follows.
+
+    record(module, args, kwargs)   a list without a run, on the meta device too
+
+No tensor is held, nothing is computed or allocated on the device. VRAMLEDGER_OPERATORS=0 switches the recording off.
+"""
+
+import collections.abc
+import functools
+import json
+import os
+import sys
+import threading
+import traceback
+import weakref
+
+import torch
+
+from . import _describe
+
+SCHEMA = "vramledger.operators/1"
+NONE, PARAMETER, BUFFER, INPUT = range(4)                    # roles of storages
+CHECKPOINT, HOST, UNKNOWN = range(3)                         # kinds of regions
+_GRAD, _AUTOCAST = 1, 2                                      # flags of operators
+
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
+
+_MAX_OPERATORS = 100_000
+# A metadata record of a trace holds 400,000 bytes.
+_PART_BYTES = 250_000
+
+# One recording at a time in a process; its operators are those of one thread.
+_recorder = None   # of the run
+_active = None     # whose fallback is on
+_published = 0
+_complained = False
+_paths = weakref.WeakKeyDictionary()  # module -> path, of all models met
+
+
+class _Numbers:
+    """Numbers for values in the order in which they are first seen."""
+
+    def __init__(self):
+        self.of = {}
+        self.values = []
+
+    def __getitem__(self, value):
+        number = self.of.get(value)
+        if number is None:
+            number = self.of[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+# Note [No dispatch mode]
+# A TorchDispatchMode would change the run: under any mode some of PyTorch's composite functions take other ways (a linear layer on a
+# transposed input then adds its bias into a new tensor). So the recorder stands at a dispatch key that PyTorch keeps for tests of such
+# observers and that nothing else uses; it lies above autograd and autocast, and is switched on for one thread by including it.
+_KEY_NAME = "TESTING_ONLY_GenericMode"
+
+
+class _Key:
+    """The dispatch key, with kernels that hand every operator to the recorder. Made once, when first needed: some 0.2 s."""
+
+    made = None
+
+    def __init__(self):
+        self.key = torch._C._dispatch_key_parse(_KEY_NAME)
+        self.after = torch._C._dispatch_keyset_full_after(self.key)
+        # One kernel for each operator and not one fallback for all: beside dispatch modes and tensor subclasses PyTorch finds no fallback
+        # that is a Python function. What has no kernel here passes by, and what it is made of is seen.
+        everything = torch.library.Library("_", "IMPL")
+        everything.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
+        self._libraries = {"_": everything}
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        for name in torch._C._dispatch_get_all_op_names():
+            namespace, _, rest = name.partition("::")
+            if namespace in _NOT_SEEN_SPACES or rest in _NOT_SEEN or "out" in rest.partition(".")[2] or "backward" in rest:
+                continue
+            if not torch._C._dispatch_has_kernel(name) or has_kernel(name, "CompositeImplicitAutograd"):
+                continue
+            library = self._libraries.get(namespace)
+            if library is None:
+                library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL", _KEY_NAME)
+            library.impl(rest, _Kernel(name), with_keyset=True)
+
+    @classmethod
+    def get(cls):
+        cls.made = cls.made or cls()
+        return cls.made
+
+    def include(self, yes):
+        torch._C._dispatch_tls_set_dispatch_key_included(self.key, yes)
+
+    def exclude(self, yes):
+        torch._C._dispatch_tls_set_dispatch_key_excluded(self.key, yes)
+
+
+# Views that PyTorch makes to give a tensor another Python type (a Parameter): they must not have a Python object yet.
+_NOT_SEEN = ("detach", "alias")
+_NOT_SEEN_SPACES = ("prim", "prims", "onnx_symbolic", "quantized")
+
+
+class _Kernel:
+    """Of one operator, which is looked up when it is first called."""
+
+    def __init__(self, name):
+        self.name = name
+        self.func = self.signature = None
+
+    def __call__(self, keyset, *args, **kwargs):
+        if self.func is None:
+            namespace, _, rest = self.name.partition("::")
+            base, _, overload = rest.partition(".")
+            self.func = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+            self.signature = _Signature(self.func)
+        recorder = _active
+        if recorder is None or not recorder.recording:
+            return _pass(self.func, args, kwargs)
+        return recorder.see(keyset, self.func, self.signature, args, kwargs)
+
+
+def _pass(func, args, kwargs):
+    """Runs an operator unseen, with all that it calls."""
+    key = _Key.made
+    key.exclude(True)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        key.exclude(False)
+
+
+class _Signature:
+    """What the recorder needs to know of an operator."""
+
+    def __init__(self, func):
+        arguments = func._schema.arguments
+        self.name = func._schema.name if func._overloadname == "default" else f"{func._schema.name}.{func._overloadname}"
+        self.tensors = [(i, a.name) for i, a in enumerate(arguments) if "Tensor" in str(a.type)]
+        self.takes_storage = any(str(a.type) == "Storage" for a in arguments)  # set_
+        self.mutable = func._schema.is_mutable
+        self.in_place = self.mutable and func._schema.name.endswith("_") and bool(self.tensors) and self.tensors[0][0] == 0
+        self.casts = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCUDA")
+
+
+class Recorder:
+    """Thread rule: used by the thread that made it; operators of other threads are not seen."""
+
+    def __init__(self, device_types, library=None):
+        self.library = library
+        self.number = None            # of the list in the trace, once it is complete
+        self.thread = threading.get_ident()
+        self.device_types = device_types
+        self.failed = None
+        self.recording = True
+        self.names, self.modules, self.dtypes = _Numbers(), _Numbers(), _Numbers()
+        self.storages = []            # [bytes, role]
+        self.tensors = _Numbers()     # (storage, dtype, requires grad, shape)
+        self.regions = []             # (kind, name)
+        self.operators = []
+        self._stack = []              # paths of the modules that run
+        self._module = -1
+        self._known = {}              # address of a storage -> (number, data pointer, bytes)
+        self._producer = {}           # number of a storage that code without grad mode made -> its region
+        # Hooks that pack, and their regions. Weak: a checkpoint's hook keeps the arguments of what it will run again.
+        self._region_of = weakref.WeakKeyDictionary()
+        self._made_by_model = set()   # numbers of storages
+        self._outputs = []            # (weak reference to a tensor that a root gave out, storage)
+        self._handles = []
+        self._held = []
+
+    # ---- what the program does ----
+
+    def begin(self):
+        module = torch.nn.modules.module
+        self._handles = [
+            module.register_module_forward_pre_hook(self._enter),
+            module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        global _active
+        key = _Key.get()
+        _active = self
+        key.include(True)
+
+    def add_root(self, root, name, args, kwargs):
+        """A model begins its forward: its modules' paths, and what its storages are."""
+        for path, module in root.named_modules():
+            path = _describe.plain_path(root, path)
+            _paths[module] = f"{name}.{path}" if path else name
+        for role, tensors in ((PARAMETER, root.parameters()), (BUFFER, root.buffers())):
+            for tensor in tensors:
+                if not torch.nn.parameter.is_lazy(tensor):
+                    self._set_role(tensor, role)
+        self._mark_inputs((args, kwargs))
+
+    def _mark_inputs(self, inputs):
+        for tensor in _tensors_in(inputs):
+            # As the trace has it: what a model made is an activation, whatever it is fed to.
+            if tensor.grad_fn is None and not isinstance(tensor, torch.nn.Parameter):
+                self._set_role(tensor, INPUT)
+
+    def _set_role(self, tensor, role):
+        for part in _parts(tensor):
+            if (storage := self._storage(part)) >= 0 and (role != INPUT or storage not in self._made_by_model):
+                self.storages[storage][1] = role
+
+    def enter(self, path):
+        self._stack.append(self._module)
+        self._module = self.modules[path]
+
+    def leave(self):
+        if self._stack:
+            self._module = self._stack.pop()
+
+    def _enter(self, module, args):
+        if threading.get_ident() != self.thread:
+            return
+        if not self._stack and self.recording:
+            try:
+                # _call_impl's frame has the keyword arguments, which a global hook is not given.
+                self._mark_inputs((args, sys._getframe(1).f_locals.get("kwargs") or {}))
+            except Exception:
+                self._fail()
+        self.enter(_paths.get(module) or type(module).__name__)
+
+    def _leave(self, module, args, output):
+        if threading.get_ident() != self.thread:
+            return
+        self.leave()
+        if self._stack:
+            return
+        if self.recording:
+            self.gave_out(output)
+        elif self is _recorder:
+            _take_off()
+
+    def gave_out(self, output):
+        """What a root returns lives on if the program keeps it."""
+        try:
+            for tensor in _tensors_in(output):
+                for part in _parts(tensor):
+                    if (storage := self._storage(part)) >= 0:
+                        self._outputs.append((weakref.ref(part), storage))
+                        self._look_at_function(part, storage)
+        except Exception:
+            self._fail()
+
+    def end(self, tensors=()):
+        """The forward is over: stop recording. `tensors`: what the backward starts from."""
+        if not self.recording:
+            return
+        self.recording = False
+        try:
+            if self.library is not None:
+                # What lives at this place of the trace is what the list is to explain.
+                self.number = _next_number()
+                self.library.mark(f"vramledger.operators {self.number}")
+            for tensor in tensors:
+                if (storage := self._storage(tensor)) >= 0:
+                    self._held.append(storage)
+                    self._look_at_function(tensor, storage)
+            self._held += [storage for reference, storage in self._outputs if reference() is not None]
+        except Exception:
+            self._fail()
+
+    def remove(self):
+        global _active
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if _active is self:
+            _active = None
+            _Key.made.include(False)
+
+    def _fail(self):
+        self.recording = False
+        self.failed = _last_line()
+
+    # ---- operators ----
+
+    def see(self, keyset, func, signature, args, kwargs):
+        if torch._C._current_graph_task_id() != -1:
+            self.end()  # a backward that was not announced
+            return _pass(func, args, kwargs)
+        if threading.get_ident() != self.thread:
+            return _pass(func, args, kwargs)
+        values = [args[i] if i < len(args) else kwargs.get(name) for i, name in signature.tensors]
+        if signature.casts and torch.is_autocast_enabled("cuda") and not any(isinstance(v, (int, float)) for v in values):
+            # Autocast comes first: what it calls is seen again, with the tensors that it made.
+            return func.redispatch(keyset & _Key.made.after, *args, **kwargs)
+        try:
+            before = self._before(signature, values)
+        except Exception:
+            self._fail()
+        result = _pass(func, args, kwargs)
+        if self.recording:
+            try:
+                self._after(signature, before, result)
+            except Exception:
+                self._fail()
+        return result
+
+    def _before(self, signature, values):
+        inputs = []
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                inputs.append(self._tensor(value, True))
+            elif isinstance(value, (list, tuple)):
+                inputs.append([self._tensor(v, True) if isinstance(v, torch.Tensor) else -1 for v in value])
+            else:
+                inputs.append(-1)
+        flags = (_GRAD if torch.is_grad_enabled() else 0) | (_AUTOCAST if _in_autocast() else 0)
+        region = self._region()
+        if signature.in_place and flags & _GRAD and type(inputs[0]) is int and inputs[0] >= 0:
+            self._copy_before(inputs[0], values[0], flags, region)
+        return inputs, flags, region
+
+    def _copy_before(self, number, tensor, flags, region):
+        """Where its derivative needs what an operator overwrites, autograd copies it first, unseen. Whether it does is the table's to say."""
+        dtype, requires_grad, shape = self.tensors.values[number][1:]
+        self.storages.append([tensor.numel() * tensor.element_size(), NONE])
+        copy = self.tensors[(len(self.storages) - 1, dtype, requires_grad, shape)]
+        self.operators.append([self.names["aten::clone"], self._module, flags, region, [number], [copy]])
+
+    def _after(self, signature, before, result):
+        inputs, flags, region = before
+        read = {self.tensors.values[t][0] for value in inputs for t in (value if isinstance(value, list) else (value,)) if t >= 0}
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        outputs, makes = [], False
+        for value in results:
+            if not isinstance(value, torch.Tensor) or not self._is_plain(value):
+                outputs.append(-1)
+                continue
+            address, pointer, size = _identity(value)
+            known = self._known.get(address)
+            if size and (known is None or known[1:] != (pointer, size) or known[0] not in read and not signature.takes_storage):
+                # None of the inputs': new, also where an old one had the same address.
+                makes = True
+                number = self._new_storage(address, pointer, size)
+                if self._module >= 0:
+                    self._made_by_model.add(number)
+            outputs.append(self._tensor(value, False))
+        # A view makes nothing and saves nothing.
+        if not makes and not signature.mutable:
+            return
+        if len(self.operators) >= _MAX_OPERATORS:
+            raise RuntimeError(f"a forward of more than {_MAX_OPERATORS:,} operators")
+        self.operators.append([self.names[signature.name], self._module, flags, region, inputs, outputs])
+        if not flags & _GRAD:
+            for t in outputs:
+                if t >= 0:
+                    self._producer[self.tensors.values[t][0]] = region
+
+    # ---- tensors and storages ----
+
+    def _is_plain(self, tensor):
+        """On the device, with one storage of its own."""
+        return (tensor.device.type in self.device_types and tensor.layout is torch.strided
+                and type(tensor).__torch_dispatch__ is _NO_DISPATCH and not torch.nn.parameter.is_lazy(tensor))
+
+    def _new_storage(self, address, pointer, size):
+        number = len(self.storages)
+        self.storages.append([size, NONE])
+        self._known[address] = (number, pointer, size)
+        return number
+
+    def _storage(self, tensor):
+        """The number of a tensor's storage; -1 for one on another device or without memory."""
+        if not self._is_plain(tensor):
+            return -1
+        address, pointer, size = _identity(tensor)
+        if not size:
+            return -1
+        known = self._known.get(address)
+        if known is None or known[1:] != (pointer, size):
+            return self._new_storage(address, pointer, size)
+        return known[0]
+
+    def _tensor(self, tensor, is_input):
+        storage = self._storage(tensor)
+        if storage < 0:
+            return -1
+        requires_grad = tensor.requires_grad
+        # One that no model announced: made in its first forward, or gathered for it.
+        if isinstance(tensor, torch.nn.Parameter) and self.storages[storage][1] == NONE:
+            self.storages[storage][1] = PARAMETER
+        if is_input and requires_grad and storage in self._producer:
+            self._look_at_function(tensor, storage)
+        return self.tensors[(storage, self.dtypes[str(tensor.dtype).removeprefix("torch.")], int(requires_grad), tuple(tensor.shape))]
+
+    def _look_at_function(self, tensor, storage):
+        """A tensor that code without grad mode made and that has a node nevertheless: a custom autograd function's. No table knows
+        what those save, but the node does."""
+        node = tensor.grad_fn
+        if node is None or self._producer.get(storage) is None:
+            return
+        region = self._producer.pop(storage)
+        # In a region, unpacking would run its hooks.
+        if not isinstance(node, torch.autograd.function.BackwardCFunction):
+            return
+        name = f"autograd::{type(node).__name__.removesuffix('Backward')}"
+        inputs = []
+        if region < 0:
+            try:
+                inputs = [self._tensor(t, False) for t in node.saved_tensors if t is not None]
+            except RuntimeError:  # freed, or changed in place since
+                name, inputs = f"custom::{name[10:]}", [self._tensor(tensor, False)]
+        self.operators.append([self.names[name], self._module, _GRAD, region, inputs, [self._tensor(tensor, False)]])
+
+    def _region(self):
+        """The region that saved-tensor hooks make; -1 without any."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is None:
+            return -1
+        number = self._region_of.get(hooks[0])
+        if number is None:
+            number = self._region_of[hooks[0]] = len(self.regions)
+            kind, name = _region_kind(hooks[0])
+            modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+            if kind == CHECKPOINT and any(type(mode).__module__ == "torch.utils.checkpoint" for mode in modes):
+                kind, name = UNKNOWN, "selective checkpointing"
+            self.regions.append((kind, name))
+        return number
+
+    def to_json(self):
+        return {"schema": SCHEMA, "names": self.names.values, "modules": self.modules.values, "dtypes": self.dtypes.values,
+                "storages": self.storages, "tensors": self.tensors.values, "regions": self.regions, "operators": self.operators,
+                "held": sorted(set(self._held))}
+
+
+def _in_autocast():
+    """Inside a cast of its own autocast reads as disabled, but is nested as deep as ever."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting() > 0
+
+
+def _region_kind(pack):
+    """What saved-tensor hooks do, by the function that packs."""
+    module, name = getattr(pack, "__module__", ""), getattr(pack, "__qualname__", type(pack).__name__)
+    if module == "torch.utils.checkpoint":
+        return CHECKPOINT, "checkpoint"
+    if module == "torch.autograd.graph" and name.startswith("save_on_cpu"):
+        return HOST, "save_on_cpu"
+    return UNKNOWN, f"saved-tensor hooks {module}.{name}"
+
+
+def _identity(tensor):
+    storage = tensor.untyped_storage()
+    # Tensors without memory, such as those on the meta device, have no data pointer.
+    return storage._cdata, storage.data_ptr(), storage.nbytes()
+
+
+def _parts(tensor):
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    return (tensor,) if tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__") else ()
+
+
+def _tensors_in(value, depth=0):
+    """Tensors in what a model takes or returns: containers, and objects with attributes (caches, outputs)."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 6 and not isinstance(value, (str, bytes, int, float, bool, type(None), torch.nn.Module, type)):
+        if isinstance(value, collections.abc.Mapping):
+            items = value.values()
+        elif isinstance(value, (list, tuple, set)):
+            items = value
+        else:
+            items = getattr(value, "__dict__", {}).values()
+        for item in items:
+            yield from _tensors_in(item, depth + 1)
+
+
+# ---- in a run ----
+
+def enabled():
+    return os.environ.get("VRAMLEDGER_OPERATORS", "1") != "0"
+
+
+def enter_root(library, root, name, args, kwargs):
+    """A model that has not been described begins a training forward."""
+    global _recorder
+    try:
+        if _recorder is not None and not _recorder.recording:
+            _take_off()
+        if _recorder is None:
+            if not (enabled() and library.has_trace() and _may_record(root)):
+                return
+            _recorder = Recorder({"cuda"}, library)
+            _recorder.add_root(root, name, args, kwargs)
+            _watch_backward()
+            _recorder.begin()
+            # This module's hooks had been collected before ours were among them.
+            _recorder.enter(_paths[root])
+        elif _recorder.thread == threading.get_ident():
+            _recorder.add_root(root, name, args, kwargs)
+    except Exception:
+        if _recorder is None:
+            _complain(_last_line())
+        else:
+            _recorder._fail()
+            _take_off()
+
+
+def _may_record(root):
+    """Neither within transforms nor where code is compiled: what runs there is not what autograd saves from."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    # PyTorch itself puts None there, for its functions that are never to be compiled.
+    return all(backend is None for backend in getattr(dynamo, "cached_backends", {}).values())
+
+
+def finish(tensors=()):
+    """The backward begins, or an optimizer's step: publish what was recorded. Never raises."""
+    global _recorder
+    if _recorder is None:
+        return
+    try:
+        _recorder.end(tensors)
+        _take_off()
+    except Exception:
+        _recorder = None
+        _complain(_last_line())
+
+
+def _take_off():
+    global _recorder
+    recorder = _recorder
+    # The key is included for one thread, which alone can take it off: else later.
+    if recorder.thread != threading.get_ident():
+        return
+    recorder.remove()
+    _unwatch_backward()
+    _recorder = None
+    if recorder.failed:
+        _complain(recorder.failed)
+    else:
+        _publish(recorder)
+
+
+def _last_line():
+    return traceback.format_exc().strip().splitlines()[-1]
+
+
+def _complain(why):
+    global _complained
+    if not _complained:
+        _complained = True
+        print(f"vramledger: operators are not recorded, and the activations have no analytic column: {why}", file=sys.stderr, flush=True)
+
+
+def _next_number():
+    global _published
+    _published += 1
+    return _published
+
+
+def _publish(recorder):
+    """In pieces: each record is merged into the metadata."""
+    library = recorder.library
+    for key, value in recorder.to_json().items():
+        pieces = _pieces(value) if isinstance(value, list) else [(None, value)]
+        for number, piece in pieces:
+            library.metadata({"operators": {recorder.number: {key if number is None else f"{key}.{number}": piece}}})
+
+
+def _pieces(rows):
+    """Pieces of a list, each short enough for a record, with their numbers."""
+    begin = size = number = 0
+    for i, row in enumerate(rows):
+        length = len(json.dumps(row)) + 2
+        if size and size + length > _PART_BYTES:
+            yield number, rows[begin:i]
+            begin, size, number = i, 0, number + 1
+        size += length
+    yield number, rows[begin:]
+
+
+_watched = {}
+
+
+def _watch_backward():
+    """Until the backward begins, its two public entries tell us so."""
+    for name in ("backward", "grad"):
+        original = getattr(torch.autograd, name)
+
+        @functools.wraps(original)
+        def announced(*args, _original=original, **kwargs):
+            finish(list(_tensors_in(args[0] if args else next(iter(kwargs.values()), ()))))
+            return _original(*args, **kwargs)
+
+        _watched[name] = (original, announced)
+        setattr(torch.autograd, name, announced)
+
+
+def _unwatch_backward():
+    for name, (original, announced) in _watched.items():
+        if getattr(torch.autograd, name) is announced:
+            setattr(torch.autograd, name, original)
+    _watched.clear()
+
+
+# ---- without a run ----
+
+def record(module, args=(), kwargs=None):
+    """The operators of module(*args, **kwargs) as JSON of the schema above; it runs the forward. Works on the meta device.
+    Thread rule: one call at a time in a process."""
+    kwargs = kwargs or {}
+    tensors = [*module.parameters(), *module.buffers(), *_tensors_in((args, kwargs))]
+    recorder = Recorder({t.device.type for t in tensors})
+    name = type(_describe.unwrapped(module)).__name__
+    recorder.add_root(module, name, args, kwargs)
+    recorder.begin()
+    try:
+        output = module(*args, **kwargs)
+        recorder.end()
+    finally:
+        recorder.recording = False
+        recorder.remove()
+    if recorder.failed:
+        raise RuntimeError(f"the operators of {name} cannot be recorded: {recorder.failed}")
+    del output
+    return recorder.to_json()
