@@ -77,9 +77,10 @@ class Reader {
       const auto momentum = o.find("momentum");
       if (family == OptimizerKind::kSgd && momentum != o.end() && momentum->is_number() && momentum->get<double>() != 0)
         family = OptimizerKind::kMomentum;
-      if (family) {
-        textbook += StateCopies(*family) * bytes;
-        const std::string formula = Cat(StateCopies(*family), " x parameters (", kind, ")");
+      const std::optional<uint64_t> copies = family ? StateCopies(*family) : std::nullopt;
+      if (copies) {
+        textbook += *copies * bytes;
+        const std::string formula = Cat(*copies, " x parameters (", kind, ")");
         if (out_.state_formula.find(formula) == std::string::npos)
           out_.state_formula += (out_.state_formula.empty() ? "" : ", ") + formula;
       } else {
@@ -129,7 +130,7 @@ class Reader {
       EstimateSettings s;
       s.batch = *batch;
       s.sequence = *sequence;
-      s.element_bytes = element;
+      s.precision = element == 2 ? Precision::kBfloat16 : element == 8 ? Precision::kFloat64 : Precision::kFloat32;
       out_.analytic_activation = EstimateMemory(*model, s).analytic.activation;
       out_.analytic_note = "what each layer saves for its backward, with fused attention, without a task's head";
     }

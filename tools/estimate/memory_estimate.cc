@@ -1,91 +1,437 @@
 #include "tools/estimate/memory_estimate.h"
 
 #include <algorithm>
-#include <cctype>
+#include <map>
+#include <utility>
 
-#include "tools/estimate/parameter_list.h"
+#include "tools/estimate/architectures.h"
+#include "tools/estimate/block_size.h"
+#include "tools/estimate/torchvision_models.h"
 #include "tools/foreign/text.h"
 
 namespace vramledger {
 namespace {
 
-constexpr uint64_t kBlock = 512;
-constexpr uint64_t kCublasWorkspace = 8519680;  // one for the forward's thread, one for the backward's
-
-uint64_t Round(uint64_t bytes) {
-  return (bytes + kBlock - 1) / kBlock * kBlock;
+// PyTorch gives each (handle, stream) a workspace: 32 MiB on Hopper, else 4,096 x 2 + 16 x 8 KiB
+// (aten/src/ATen/cuda/CublasHandlePool.cpp). The thread of the forward and that of the backward have one each.
+uint64_t CublasWorkspace(const EstimateSettings& s) {
+  if (s.cublas_workspace) return *s.cublas_workspace;
+  return s.capability == 90 ? uint64_t{32} << 20 : uint64_t{8519680};
 }
 
-// Bytes of every tensor of `copies` sets of parameters, rounded tensor by tensor as an allocator does.
-uint64_t RoundedParameters(const ModelConfig& m, uint64_t element_bytes) {
-  uint64_t sum = 0;
-  for (const ParameterGroup& g : ListParameters(m)) sum += Round(g.numel * element_bytes) * g.copies;
-  return sum;
+// Transformer Engine has one of its own, and one for each of the four streams of its grouped products
+// (get_cublas_workspace_size_bytes and get_multi_stream_cublas_workspace in its module/base.py).
+uint64_t EngineWorkspace(const EstimateSettings& s, bool grouped) {
+  if (s.kernels != KernelSet::kTransformerEngine) return 0;
+  return (s.capability >= 90 ? uint64_t{32} << 20 : uint64_t{4} << 20) * (grouped ? 5 : 1);
 }
 
-struct Saved {
-  uint64_t low = 0, likely = 0, high = 0;
+struct Held {
+  uint64_t parameter = 0, parameter_high = 0;
+  uint64_t gradient = 0;
+  uint64_t optimizer_state = 0, optimizer_state_high = 0, master = 0;
+  uint64_t temporary = 0;      // of the optimizer's step
+  uint64_t communication = 0;  // buffers that stand all the time
+  uint64_t gathered = 0;       // parameters and gradients of a unit while it runs
+  uint64_t paged = 0;
 };
 
-// What one layer's forward keeps for its backward, in units of one hidden state [batch, sequence, hidden], plus masks
-// of one byte an element and attention matrices [batch, heads, sequence, sequence] where the attention is not fused.
-Saved SavedOfTransformer(const ModelConfig& m, const EstimateSettings& s) {
-  const double state = static_cast<double>(s.batch) * static_cast<double>(s.sequence) * static_cast<double>(m.hidden);
-  const double e = static_cast<double>(s.element_bytes);
-  const double wide = static_cast<double>(m.intermediate) / static_cast<double>(m.hidden);
-  const double q = static_cast<double>(m.heads * m.head_dim) / static_cast<double>(m.hidden);
-  double elements = 0;
-  if (m.rms_norm) {
-    // Two norms (input, normalised, output each), q, k and v at full width, the attention's output, four tensors in the
-    // gated MLP.
-    elements = 2 * 3 + 3 * q + q + (m.gated ? 4 : 2) * wide;
-  } else {
-    // The layer's input, q, k, v, attention's output, two norm inputs, one norm output, activation input and output.
-    elements = 1 + 3 * q + q + 2 + 1 + 2 * wide;
-  }
-  const double composed = m.composed_activation ? 3 * wide : 0;
-  const double masks = m.dropout > 0 ? 2 * state : 0;
-  const double matrix =
-      static_cast<double>(s.batch * m.heads) * static_cast<double>(s.sequence) * static_cast<double>(s.sequence);
-  const double eager = matrix * (m.dropout > 0 ? 2 * e + 1 : e);
-  const double layers = static_cast<double>(m.layers + m.decoder_layers);
-  // Embedding output and its norm; the loss of a language model keeps logits and their log-softmax.
-  double ends = 2 * state * e;
-  if (m.type != "bert" && m.type != "vit")
-    ends += 2 * static_cast<double>(s.batch * s.sequence) * static_cast<double>(m.vocabulary) * e;
-  const double likely = layers * ((elements + composed) * state * e + masks) + ends;
-  Saved out;
-  out.likely = static_cast<uint64_t>(likely);
-  out.low = static_cast<uint64_t>(layers * elements * state * e + ends);
-  out.high = static_cast<uint64_t>(likely + layers * eager);
-  return out;
+AttentionKernel ChooseAttention(const ModelConfig& m, const EstimateSettings& s) {
+  if (s.attention) return *s.attention;
+  if (m.type == "t5") return AttentionKernel::kEager;
+  const std::string_view compute = ComputeType(s.precision);
+  // The flash kernels take 16 bits only; the memory-efficient one takes float32 too.
+  if (compute == "float64") return AttentionKernel::kMath;
+  return compute == "float32" ? AttentionKernel::kMemoryEfficient : AttentionKernel::kFlash;
 }
+
+class Estimator {
+ public:
+  explicit Estimator(const EstimateSettings& s) : s_(s), e_(ParameterBytes(s.precision)) {}
+
+  MemoryEstimate OfConfig(const ModelConfig& m) {
+    model_ = &m;
+    layer_ = Layers(m);
+    out_.assumptions = m.assumptions;
+    out_.parameters = CountParameters(m);
+    tensors_ = ListRankTensors(m, s_.parallel);
+    Textbook();
+    const uint64_t sequence = m.type == "vit" ? layer_.sequence : s_.sequence;
+    out_.textbook.activation = TextbookTransformerActivations(s_.batch, sequence, m.hidden, m.layers + m.decoder_layers,
+                                                              DtypeBytes(ComputeType(s_.precision)));
+    Account();
+    WalkStages();
+    Deployment();
+    Assume();
+    return std::move(out_);
+  }
+
+  MemoryEstimate OfGraph(ForwardGraph graph) {
+    tensors_ = {};
+    for (const OperatorStorage& storage : graph.list.storages) {
+      if (storage.role == TensorRole::kBuffer) buffers_ += RoundToUnit(storage.bytes);
+      if (storage.role == TensorRole::kInput) input_ += RoundToUnit(storage.bytes);
+    }
+    std::vector<bool> seen(graph.list.storages.size());
+    for (const OperatorTensor& t : graph.list.tensors) {
+      const auto storage = static_cast<size_t>(t.storage);
+      if (graph.list.storages[storage].role != TensorRole::kParameter || seen[storage]) continue;
+      seen[storage] = true;
+      const uint64_t numel = graph.list.storages[storage].bytes / std::max<uint64_t>(1, DtypeBytes(t.dtype));
+      // Factored optimizers see a matrix of the first dimension against the others.
+      const uint64_t rows = t.shape.size() < 2 || t.shape[0] == 0 ? numel : t.shape[0];
+      tensors_.push_back({"", rows, t.shape.size() < 2 ? 0 : numel / rows, 1, 1, ModelPart::kEmbedding});
+      out_.parameters += numel;
+    }
+    Textbook();
+    Account();
+    walked_ = std::move(graph);
+    Walk(walked_, nullptr, 0);
+    DeploymentOf(walked_);
+    Assume();
+    return std::move(out_);
+  }
+
+ private:
+  bool Trains() const { return s_.optimizer != OptimizerKind::kNone; }
+  bool Megatron() const { return s_.kernels != KernelSet::kPytorch; }
+  bool Shards(uint64_t stage) const { return s_.parallel.zero >= stage || s_.parallel.fsdp; }
+  // Gradients stand through the whole step: accumulated over micro-batches, or in buffers of their own.
+  bool StandingGradients() const { return Megatron() || s_.micro_batches > 1; }
+  uint64_t GradientBytes() const {
+    if (s_.gradient_bytes != 0) return s_.gradient_bytes;
+    return Megatron() ? 4 : e_;
+  }
+  bool Master() const { return (s_.master_weights || Megatron()) && e_ < 4; }
+
+  LayerSettings Layers(const ModelConfig& m) const {
+    LayerSettings l;
+    l.batch = s_.batch;
+    l.sequence = std::max<uint64_t>(1, s_.sequence / s_.parallel.context);
+    if (m.type == "vit") l.sequence = (m.image / m.patch) * (m.image / m.patch) + 1;
+    l.decoder_sequence =
+        s_.decoder_sequence == 0 ? 0 : std::max<uint64_t>(1, s_.decoder_sequence / s_.parallel.context);
+    l.tensor = s_.parallel.tensor;
+    l.sequence_parallel = s_.parallel.sequence && s_.parallel.tensor > 1;
+    l.precision = s_.precision;
+    l.attention = ChooseAttention(m, s_);
+    l.kernels = s_.kernels;
+    l.dropout = m.dropout;
+    l.attention_dropout = m.attention_dropout;
+    return l;
+  }
+
+  void Textbook() {
+    for (const RankTensor& t : tensors_) out_.rank_parameters += t.numel() * t.count;
+    const uint64_t bytes = out_.rank_parameters * e_;
+    out_.textbook.parameter = bytes;
+    out_.textbook.gradient = Trains() ? bytes : 0;
+    out_.textbook.buffer = 0;
+    if (const auto copies = StateCopies(s_.optimizer)) out_.textbook.optimizer_state = *copies * bytes;
+  }
+
+  // Parameters, gradients, states and what moves them, by the sharding in force. ZeRO (arXiv:1910.02054, section 5):
+  // stage 1 divides 12 of 16 bytes a parameter by the data ranks, stage 2 also the gradient's 2, stage 3 all.
+  void Account() {
+    struct Flat {
+      uint64_t numel = 0, state = 0;
+    };
+    std::map<uint64_t, Flat> flats;  // by the number of data ranks that share them
+    const uint64_t state_bytes = Master() ? 4 : e_;
+    const bool on_device = s_.loop == OptimizerLoop::kFused;
+    uint64_t largest = 0, whole_state = 0, whole_state_high = 0, gradient = 0, unit = 0;
+    std::map<ModelPart, uint64_t> of_part;
+    for (const RankTensor& t : tensors_) {
+      const StateTensors state =
+          Trains() ? StateOfTensor(s_.optimizer, t.rows, t.columns, state_bytes, on_device) : StateTensors{};
+      Flat& flat = flats[t.data_ranks];
+      flat.numel += t.numel() * t.count;
+      for (uint64_t i = 0; i < state.count; ++i) {
+        whole_state += RoundToUnit(state.bytes[i]) * t.count;
+        whole_state_high += FreshBlock(state.bytes[i]) * t.count;
+        flat.state += state.bytes[i] * t.count;
+      }
+      h_.paged += state.paged_bytes * t.count;
+      h_.parameter += RoundToUnit(t.numel() * e_) * t.count;
+      h_.parameter_high += FreshBlock(t.numel() * e_) * t.count;
+      gradient += RoundToUnit(t.numel() * GradientBytes()) * t.count;
+      largest = std::max(largest, t.numel());
+      of_part[t.part] += t.numel() * t.count;
+    }
+    if (model_ != nullptr) {
+      const PartCounts counts = StageParts(*model_, s_.parallel);
+      for (const auto& [part, numel] : of_part) unit = std::max(unit, numel / std::max<uint64_t>(1, counts.Of(part)));
+    } else {
+      unit = largest;
+    }
+    h_.gradient = Trains() ? gradient : 0;
+    h_.optimizer_state = whole_state;
+    h_.optimizer_state_high = whole_state_high;
+    uint64_t numel = 0, share = 0, state_share = 0;
+    for (const auto& [ranks, flat] : flats) {
+      numel += flat.numel;
+      share += ShareOf(flat.numel, ranks);
+      state_share += ShareOf(flat.state, ranks);
+    }
+    h_.master = Trains() && Master() ? (Shards(1) ? share : numel) * 4 : 0;
+    // With 16-bit gradients Megatron-LM's optimizer keeps float32 copies of them beside its parameters.
+    if (Megatron() && Master() && GradientBytes() < 4) h_.gradient += 4 * numel;
+    if (Shards(1)) h_.optimizer_state = h_.optimizer_state_high = RoundToUnit(state_share);
+    if (Shards(2) && Trains()) h_.gradient = RoundToUnit(share * GradientBytes());
+    if (Shards(3)) h_.parameter = h_.parameter_high = RoundToUnit(share * e_);
+    Communicate(numel, unit);
+    if (!Trains()) return;
+    const StepTemporaries t =
+        TemporariesOfStep(s_.optimizer, Megatron() ? OptimizerLoop::kFused : s_.loop, s_.weight_decay);
+    const uint64_t stepped = Shards(1) ? share : numel;
+    h_.temporary = static_cast<uint64_t>(
+        t.all * static_cast<double>(stepped * state_bytes) +
+        t.largest * static_cast<double>((Shards(1) ? std::min(share, largest) : largest) * state_bytes));
+    // A sharded optimizer of whole-model kind steps on one flat tensor.
+    if (Shards(1) && !Shards(2) && t.largest > 0)
+      h_.temporary = static_cast<uint64_t>(t.largest * static_cast<double>(share * state_bytes));
+  }
+
+  void Communicate(uint64_t numel, uint64_t unit) {
+    if (!Trains() || s_.parallel.data_ranks() <= 1 || Megatron()) {
+      // Megatron's buckets are parts of its gradient buffer.
+      if (Megatron() && Shards(3)) h_.gathered = 2 * RoundToUnit(unit * e_) + RoundToUnit(unit * GradientBytes());
+      return;
+    }
+    const uint64_t compute = DtypeBytes(ComputeType(s_.precision));
+    if (Shards(3)) {
+      // FSDP gathers a unit and the next one, and holds one unit's whole gradient until it has been reduced
+      // (arXiv:2304.11277, sections 4.2 and 3.3).
+      h_.gathered = 2 * RoundToUnit(unit * compute) + RoundToUnit(unit * GradientBytes());
+    } else if (Shards(2)) {
+      // DeepSpeed's reduce_bucket_size: 5e8 elements at most.
+      h_.communication = RoundToUnit(std::min<uint64_t>(numel, 500000000) * GradientBytes());
+    } else if (s_.parallel.buckets) {
+      // DistributedDataParallel's buckets hold every gradient once more, unless gradient_as_bucket_view.
+      h_.communication = RoundToUnit(numel * GradientBytes());
+    }
+  }
+
+  void WalkStages() {
+    const Parallelism& p = s_.parallel;
+    PartCounts parts = StageParts(*model_, p), body = parts;
+    body.embedding = body.head = 0;
+    if (p.virtual_stages > 1) {
+      body.dense = ShareOf(parts.dense, p.virtual_stages);
+      body.sparse = ShareOf(parts.sparse, p.virtual_stages);
+      parts.dense = body.dense, parts.sparse = body.sparse;
+    }
+    ForwardGraph main = BuildForward(*model_, parts, layer_, p);
+    for (const OperatorStorage& storage : main.list.storages) {
+      if (storage.role == TensorRole::kInput) input_ += RoundToUnit(storage.bytes);
+    }
+    const uint64_t chunks = ChunksInFlight(p, s_.micro_batches);
+    if (chunks > 1) {
+      ForwardGraph others = BuildForward(*model_, body, layer_, p);
+      Walk(main, &others, chunks - 1);
+    } else {
+      Walk(main, nullptr, 0);
+    }
+  }
+
+  // `waiting` times what `other` keeps stands beside the step over `main`: micro-batches that wait for their backward.
+  void Walk(ForwardGraph& main, ForwardGraph* other, uint64_t waiting) {
+    WalkSettings walk;
+    walk.keep_parameter_gradients = !StandingGradients() && !Shards(2);
+    walk.forward_only = !Trains();
+    if (!Trains()) {
+      for (Operator& op : main.list.operators) op.grad_enabled = false;
+    }
+    walk.checkpointed = PlanCheckpoints(s_.checkpointing, s_.checkpoint_every, &main);
+    const StepWalk step = WalkStep(main, walk);
+    uint64_t beside = 0;
+    if (other != nullptr) {
+      walk.checkpointed = PlanCheckpoints(s_.checkpointing, s_.checkpoint_every, other);
+      beside = WalkStep(*other, walk).saved * waiting;
+    }
+    for (const std::string& name : step.not_covered)
+      out_.assumptions.push_back(Cat("what ", name, " keeps for its backward is not known and not counted"));
+    Compose(step, beside);
+  }
+
+  EstimateColumn Standing() const {
+    EstimateColumn c;
+    c.parameter = h_.parameter;
+    c.buffer = buffers_;
+    c.optimizer_state = h_.optimizer_state + h_.master;
+    c.gradient = 0;
+    c.activation = 0;
+    c.input = input_;
+    c.temporary = 0;
+    c.workspace =
+        (Trains() ? 2 : 1) * CublasWorkspace(s_) + EngineWorkspace(s_, model_ != nullptr && model_->experts != 0);
+    c.communication = h_.communication;
+    c.cast_cache = 0;
+    return c;
+  }
+  static uint64_t Sum(const EstimateColumn& c) {
+    uint64_t sum = 0;
+    for (const auto& part : {c.parameter, c.buffer, c.gradient, c.optimizer_state, c.activation, c.input, c.temporary,
+                             c.workspace, c.communication, c.cast_cache})
+      sum += part.value_or(0);
+    return sum;
+  }
+
+  void AddPhase(const WalkPoint& point, uint64_t beside, uint64_t standing_gradient) {
+    EstimateColumn c = Standing();
+    c.activation = point.activation + beside;
+    c.temporary = point.temporary;
+    c.cast_cache = point.cast_cache;
+    // Sharded gradients have come to their share by the end of the backward.
+    c.gradient = standing_gradient + point.parameter_gradient;
+    if (Shards(3)) *c.communication += h_.gathered;
+    out_.phases.push_back({point.phase, Sum(c), Cat(point.module, point.module.empty() ? "" : ", ", point.name), c});
+  }
+
+  void Compose(const StepWalk& step, uint64_t beside) {
+    const uint64_t standing = StandingGradients() ? h_.gradient : 0;
+    AddPhase(step.forward, beside, standing);
+    if (Trains()) {
+      AddPhase(step.backward, beside, StandingGradients() || Shards(2) ? h_.gradient : 0);
+      EstimateColumn c = Standing();
+      c.gradient = h_.gradient;
+      c.temporary = h_.temporary;
+      out_.phases.push_back({"optimizer", Sum(c), std::string(OptimizerName(s_.optimizer)), c});
+    }
+    const auto highest = std::max_element(out_.phases.begin(), out_.phases.end(),
+                                          [](const PhasePeak& a, const PhasePeak& b) { return a.bytes < b.bytes; });
+    out_.peak = highest->bytes;
+    EstimateColumn& a = out_.analytic;
+    a = Standing();
+    a.gradient = h_.gradient;
+    a.activation = step.requested_saved + beside;
+    a.cast_cache = step.cast_cache;
+    a.temporary = 0;
+    for (const PhasePeak& p : out_.phases) {
+      a.temporary = std::max(*a.temporary, p.categories.temporary.value_or(0));
+      a.communication = std::max(*a.communication, p.categories.communication.value_or(0));
+    }
+    out_.paged = h_.paged;
+    Bound(*highest);
+  }
+
+  // Low: no workspace has been asked for yet and the highest operator reuses its input's memory. High: every block of a
+  // parameter, gradient or state keeps the rest of its segment, the workspaces of both cuBLAS libraries stand, an
+  // eighth of the activations is lost or not accounted for (a quarter where tokens choose their experts, whose loads
+  // are uneven), and the program has 64 MiB of its own: masks, metrics, what communication needs.
+  void Bound(const PhasePeak& peak) {
+    const uint64_t temporary = peak.phase == "optimizer" ? 0 : peak.categories.temporary.value_or(0);
+    out_.low = peak.bytes - peak.categories.workspace.value_or(0) - temporary / 2;
+    const uint64_t more = (h_.parameter_high - h_.parameter) * 2 + (h_.optimizer_state_high - h_.optimizer_state);
+    const bool routes = model_ != nullptr && model_->experts != 0;
+    out_.high = peak.bytes + more + peak.categories.workspace.value_or(0) + (uint64_t{64} << 20) +
+                (peak.categories.activation.value_or(0) + temporary) / (routes ? 4 : 8);
+    // A backend that keeps the scores of its attention, where none was asked for.
+    if (!s_.attention && model_ != nullptr && layer_.attention != AttentionKernel::kEager && Trains()) {
+      const uint64_t scores = layer_.batch * model_->heads / layer_.tensor * layer_.sequence * layer_.sequence;
+      const PartCounts parts = StageParts(*model_, s_.parallel);
+      const uint64_t kept = s_.checkpointing == Checkpointing::kNone ? parts.dense + parts.sparse + parts.decoder : 1;
+      const uint64_t element = DtypeBytes(ComputeType(s_.precision));
+      *out_.high += scores * kept * (layer_.attention_dropout > 0 ? 2 * element + 1 : element);
+    }
+  }
+
+  void Deployment() {
+    EstimateSettings inference = s_;
+    inference.parallel = {};
+    inference.precision = Precision::kFloat16;
+    LayerSettings layer = layer_;
+    layer.tensor = 1, layer.sequence_parallel = false;
+    layer.precision = Precision::kFloat16;
+    layer.kernels = KernelSet::kPytorch;
+    layer.sequence = model_->type == "vit" ? layer.sequence : s_.sequence;
+    layer.attention = AttentionKernel::kFlash;
+    layer.dropout = layer.attention_dropout = 0;
+    ForwardGraph graph = BuildForward(*model_, CountParts(*model_), layer, inference.parallel);
+    const PartCounts counts = CountParts(*model_);
+    for (const ParameterGroup& g : ListParameters(*model_)) AddWeight(g.rows, g.columns, counts.Of(g.part) * g.copies);
+    const bool decodes = model_->has_logits && !model_->masked_head;
+    const uint64_t width = model_->kv_lora_rank != 0 ? model_->kv_lora_rank + model_->qk_rope_dim
+                                                     : 2 * model_->kv_heads * model_->head_dim;
+    if (decodes)
+      out_.deployment.kv_cache_fp16 =
+          2 * s_.batch * s_.sequence * width * (model_->decoder_layers != 0 ? model_->decoder_layers : model_->layers);
+    Arena(graph);
+  }
+  void DeploymentOf(ForwardGraph& graph) {
+    for (const RankTensor& t : tensors_) AddWeight(t.rows, t.columns, t.count);
+    Arena(graph);
+  }
+  void AddWeight(uint64_t rows, uint64_t columns, uint64_t count) {
+    DeploymentSizes& d = out_.deployment;
+    const uint64_t numel = columns == 0 ? rows : rows * columns;
+    d.weights_fp16 += 2 * numel * count;
+    d.weights_int8 += (columns == 0 ? 2 * numel : numel + 4 * rows) * count;
+  }
+  void Arena(ForwardGraph& graph) {
+    uint64_t widest = 1;
+    for (Operator& op : graph.list.operators) op.grad_enabled = false;
+    for (const OperatorTensor& t : graph.list.tensors) {
+      if (graph.list.storages[static_cast<size_t>(t.storage)].role == TensorRole::kParameter)
+        widest = std::max(widest, DtypeBytes(t.dtype));
+    }
+    WalkSettings walk;
+    walk.forward_only = true;
+    const uint64_t live = WalkStep(graph, walk).forward.bytes;
+    out_.deployment.arena_fp16 = widest >= 2 ? live * 2 / widest : live;
+    out_.deployment.arena_int8 = out_.deployment.arena_fp16 / 2;
+  }
+
+  void Assume() {
+    std::vector<std::string>& a = out_.assumptions;
+    a.push_back(
+        "allocated bytes, not reserved ones: blocks are multiples of 512 B, fragmentation and the context come on top");
+    a.push_back(Cat("the device's compute capability is ", s_.capability / 10, ".", s_.capability % 10,
+                    ", so cuBLAS takes ", CublasWorkspace(s_), " B a thread"));
+    if (Trains() && !StandingGradients()) a.push_back("gradients are set to None before the forward");
+    if (StandingGradients() && Trains()) a.push_back("gradients stand while the forward runs");
+    if (model_ == nullptr) return;
+    if (model_->type != "vit") {
+      constexpr const char* kKernels[] = {"eager (scores and their softmax are kept)", "PyTorch's composed form",
+                                          "flash", "memory-efficient", "cuDNN's"};
+      a.push_back(Cat("attention: ", kKernels[static_cast<size_t>(layer_.attention)],
+                      s_.attention ? "" : ", as is usual for the precision; the high bound has eager attention"));
+    }
+    if (model_->has_logits) a.push_back("the loss is over all tokens: logits and their log-softmax are kept");
+    if (!model_->has_logits && model_->labels == 0) a.push_back("the base model, without a task's head");
+    if (model_->experts != 0) a.push_back("tokens are routed to experts in equal numbers");
+    if (s_.parallel.pipeline > 1)
+      a.push_back(Cat("stage ", s_.parallel.stage + 1, " of ", s_.parallel.pipeline, ", 1F1B schedule, ",
+                      ChunksInFlight(s_.parallel, s_.micro_batches), " micro-batches of a chunk in flight"));
+    if (h_.paged != 0) a.push_back("paged optimizer state lies in managed memory, outside PyTorch's allocator");
+  }
+
+  const EstimateSettings& s_;
+  const uint64_t e_;
+  const ModelConfig* model_ = nullptr;
+  LayerSettings layer_;
+  std::vector<RankTensor> tensors_;
+  Held h_;
+  uint64_t buffers_ = 0, input_ = 0;
+  ForwardGraph walked_;
+  MemoryEstimate out_;
+};
 
 }  // namespace
 
-std::optional<OptimizerKind> OptimizerFromName(std::string_view name) {
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (lower == "adam" || lower == "adamw" || lower == "nadam" || lower == "radam" || lower == "adamax")
-    return OptimizerKind::kAdam;
-  if (lower == "momentum" || lower == "rmsprop" || lower == "adagrad") return OptimizerKind::kMomentum;
-  if (lower == "sgd") return OptimizerKind::kSgd;
-  if (lower == "none") return OptimizerKind::kNone;
-  return std::nullopt;
-}
-
-uint64_t StateCopies(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::kAdam:
-      return 2;
-    case OptimizerKind::kMomentum:
-      return 1;
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kNone:
-      break;
+std::optional<uint64_t> ParseCublasWorkspace(std::string_view config) {
+  if (!config.starts_with(":")) return std::nullopt;
+  uint64_t sum = 0;
+  const std::vector<std::string_view> parts = Split(config.substr(1), ':');
+  if (parts.size() % 2 != 0) return std::nullopt;
+  for (size_t i = 0; i < parts.size(); i += 2) {
+    uint64_t kib = 0, count = 0;
+    constexpr uint64_t kMost = uint64_t{1} << 24;
+    if (!ParseInteger(parts[i], &kib) || !ParseInteger(parts[i + 1], &count) || kib > kMost || count > kMost)
+      return std::nullopt;
+    sum += (kib << 10) * count;
   }
-  return 0;
+  return sum;
 }
 
 uint64_t ConvolutionOutput(uint64_t in, uint64_t kernel, uint64_t stride, uint64_t pad) {
@@ -98,68 +444,14 @@ uint64_t TextbookTransformerActivations(uint64_t batch, uint64_t sequence, uint6
   return batch * sequence * hidden * layers * element_bytes;
 }
 
-MemoryEstimate EstimateMemory(const ModelConfig& m, const EstimateSettings& s) {
-  MemoryEstimate out;
-  out.parameters = CountParameters(m);
-  out.assumptions = m.assumptions;
-  const uint64_t bytes = out.parameters * s.element_bytes;
-  const uint64_t states = StateCopies(s.optimizer);
-  const bool trains = s.optimizer != OptimizerKind::kNone;
-  out.textbook.parameter = bytes;
-  out.textbook.gradient = trains ? bytes : 0;
-  out.textbook.optimizer_state = states * bytes;
-  out.textbook.buffer = 0;
-  const bool transformer = m.type != "torchvision";
-  out.analytic = out.textbook;
-  out.analytic.buffer.reset();
-  EstimateSettings used = s;
-  if (m.type == "vit") used.sequence = (m.image / m.patch) * (m.image / m.patch) + 1;
-  if (!transformer) {
-    out.textbook.activation.reset();
-    out.assumptions.push_back(
-        "activations of a torchvision model need its layers, which a name alone does not give: run it once with "
-        "`vramledger dryrun`");
-    return out;
-  }
-  const uint64_t rounded = RoundedParameters(m, s.element_bytes);
-  out.analytic.parameter = rounded;
-  out.analytic.gradient = trains ? rounded : 0;
-  out.analytic.optimizer_state = states * rounded;
-  out.textbook.activation =
-      TextbookTransformerActivations(used.batch, used.sequence, m.hidden, m.layers + m.decoder_layers, s.element_bytes);
-  if (m.experts != 0 || m.kv_lora_rank != 0) {
-    out.assumptions.push_back(
-        "activations of routed experts and of latent attention are not yet accounted for: no analytic activation, no "
-        "peak");
-    return out;
-  }
-  const Saved saved = SavedOfTransformer(m, used);
-  out.analytic.activation = saved.likely;
-  const auto peak = [&](uint64_t activation) {
-    // Either the backward begins (activations, no gradients yet) or the optimizer runs (gradients, and foreach's one
-    // temporary for each parameter).
-    const uint64_t fixed = rounded + states * rounded + 2 * kCublasWorkspace;
-    const uint64_t step = trains ? rounded + (states != 0 ? rounded : 0) : 0;
-    return fixed + std::max(activation, step);
-  };
-  if (trains) {
-    out.peak = peak(saved.likely);
-    out.low = peak(saved.low);
-    out.high = peak(saved.high) + rounded / 8;
-  }
-  out.assumptions.push_back(
-      "parameters, gradients and optimizer state all in the element size given; blocks rounded to 512 B tensor by "
-      "tensor");
-  out.assumptions.push_back(
-      "gradients set to None before the forward; the peak is at the start of the backward or inside a foreach "
-      "optimizer step");
-  out.assumptions.push_back(
-      "likely: fused attention (no [sequence x sequence] matrix kept); high: eager attention; low: without dropout "
-      "masks");
-  if (m.type != "bert" && m.type != "vit")
-    out.assumptions.push_back("a language model's loss over all tokens: logits and their log-softmax are kept");
-  if (m.type == "bert") out.assumptions.push_back("the base model with pooler, without a task's head");
-  return out;
+MemoryEstimate EstimateMemory(const ModelConfig& model, const EstimateSettings& settings) {
+  if (model.type == "torchvision")
+    return EstimateMemory(BuildTorchvision(model.name, settings.batch, settings.precision), settings);
+  return Estimator(settings).OfConfig(model);
+}
+
+MemoryEstimate EstimateMemory(ForwardGraph graph, const EstimateSettings& settings) {
+  return Estimator(settings).OfGraph(std::move(graph));
 }
 
 }  // namespace vramledger

@@ -4,7 +4,8 @@
 #include <initializer_list>
 #include <utility>
 
-#include "tools/foreign/file_bytes.h"
+#include "tools/estimate/parameter_list.h"
+#include "tools/estimate/torchvision_models.h"
 #include "tools/foreign/text.h"
 
 namespace vramledger {
@@ -12,17 +13,11 @@ namespace {
 
 using nlohmann::json;
 
-// Parameter counts of torchvision's classification models with 1000 classes, as its documentation publishes them.
-constexpr std::pair<std::string_view, uint64_t> kTorchvision[] = {
-    {"alexnet", 61100840},     {"convnext_base", 88591464}, {"densenet121", 7978856}, {"efficientnet_b0", 5288548},
-    {"mobilenet_v2", 3504872}, {"resnet101", 44549160},     {"resnet152", 60192808},  {"resnet18", 11689512},
-    {"resnet34", 21797672},    {"resnet50", 25557032},      {"vgg16", 138357544},     {"vgg19", 143667240},
-    {"vit_b_16", 86567656}};
-
 uint64_t Number(const json& c, std::initializer_list<const char*> keys, uint64_t fallback = 0) {
   for (const char* key : keys) {
     const auto it = c.find(key);
-    if (it != c.end() && it->is_number_unsigned()) return it->get<uint64_t>();
+    if (it == c.end() || !it->is_number_integer()) continue;
+    if (it->is_number_unsigned() || it->get<int64_t>() >= 0) return it->get<uint64_t>();
   }
   return fallback;
 }
@@ -37,36 +32,79 @@ std::string Text(const json& c, const char* key) {
   return it != c.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
-// What a family does when the config does not say; the keys are those of its config.json.
-void SetFamily(const json& c, ModelConfig* m) {
-  const std::string& t = m->type;
-  const bool biased = t == "bert" || t == "gpt2" || t == "opt" || t == "gpt_neox" || t == "vit" || t == "gpt_neo";
+bool IsOneOf(std::string_view what, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), what) != names.end();
+}
+
+double Fraction(const json& c, std::initializer_list<const char*> keys, double fallback) {
+  for (const char* key : keys) {
+    const auto it = c.find(key);
+    if (it != c.end() && it->is_number()) return std::clamp(it->get<double>(), 0.0, 1.0);
+  }
+  return fallback;
+}
+
+void SetBiases(const json& c, std::string_view t, ModelConfig* m) {
+  const bool biased =
+      IsOneOf(t, {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "gpt2", "opt", "gpt_neox", "vit"});
   m->qkv_bias = m->out_bias = m->mlp_bias = Flag(c, "bias", biased);
   if (t == "gpt_neo") m->qkv_bias = false, m->out_bias = true, m->mlp_bias = true;
   if (t == "qwen2") m->qkv_bias = true, m->out_bias = m->mlp_bias = false;
-  if (t == "qwen3") m->qk_norm = true;
   if (const auto it = c.find("attention_bias"); it != c.end() && it->is_boolean())
     m->qkv_bias = m->out_bias = it->get<bool>();
-  m->gated = t == "llama" || t == "qwen2" || t == "qwen3" || t == "mixtral" || t == "phi3" || t == "gemma2" ||
-             t == "deepseek_v2" || t == "mistral";
+  m->qkv_bias = Flag(c, "qkv_bias", m->qkv_bias);
+}
+
+// What a family does when the config does not say; the keys are those of its config.json.
+void SetFamily(const json& c, ModelConfig* m) {
+  const std::string& t = m->type;
+  const bool bert = IsOneOf(t, {"bert", "roberta", "xlm-roberta", "camembert", "distilbert"});
+  SetBiases(c, t, m);
+  m->gated = Flag(c, "gated",
+                  IsOneOf(t, {"llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "phi3", "gemma", "gemma2",
+                              "deepseek_v2", "deepseek_v3", "mistral"}));
   m->rms_norm = m->gated || t == "t5";
+  if (const std::string norm = Text(c, "norm"); !norm.empty()) m->rms_norm = norm == "rmsnorm";
+  m->qk_norm = t == "qwen3" || t == "qwen3_moe";
+  m->fused_qkv = t == "gpt2" || t == "gpt_neox" || t == "phi3" || t == "transformer";
+  m->fused_gate = t == "phi3" || t == "transformer";
   if (t == "gemma2") m->norms_per_layer = 4;
-  const bool tied_by_default = t == "bert" || t == "gpt2" || t == "opt" || t == "gpt_neo" || t == "t5" || t == "gemma2";
+  const bool tied_by_default = bert || IsOneOf(t, {"gpt2", "opt", "gpt_neo", "t5", "gemma", "gemma2"});
   m->tied = Flag(c, "tie_word_embeddings", tied_by_default);
-  m->pooler = Flag(c, "pooler", t == "bert");
-  if (t == "bert") m->token_types = Number(c, {"type_vocab_size"}, 2);
-  const std::string activation = Text(c, t == "gpt2" || t == "gpt_neo" ? "activation_function" : "hidden_act");
-  m->composed_activation = activation == "gelu_new" || Text(c, "hidden_act") == "gelu_new" ||
-                           ((t == "gpt2" || t == "gpt_neo") && activation.empty() && Text(c, "hidden_act").empty());
-  for (const char* key : {"hidden_dropout_prob", "resid_pdrop", "dropout", "attention_dropout"}) {
-    const auto it = c.find(key);
-    if (it != c.end() && it->is_number()) m->dropout = std::max(m->dropout, it->get<double>());
+  m->masked_head = Flag(c, "masked_head", false);
+  m->has_logits = t == "vit" ? false : !bert || m->masked_head;
+  m->pooler = Flag(c, "pooler", bert && t != "distilbert");
+  m->embedding_norm = bert;
+  m->final_norm = Flag(c, "final_norm", !bert);
+  if (bert && t != "distilbert") m->token_types = Number(c, {"type_vocab_size"}, t == "bert" ? 2 : 1);
+  m->token_types = Number(c, {"token_types"}, m->token_types);
+  const std::string position = Text(c, "position_embedding");
+  m->learned_positions = bert || IsOneOf(t, {"gpt2", "gpt_neo", "opt"});
+  if (t == "transformer" || t == "t5") m->learned_positions = position == "learned";
+  m->rotary = t == "transformer" ? position == "rope" : !m->learned_positions && t != "t5" && t != "vit";
+  if (t == "opt") m->positions += 2;  // its table begins at offset 2
+  m->activation = Text(c, "activation_function");
+  for (const char* key : {"hidden_act", "hidden_activation", "activation", "feed_forward_proj"}) {
+    if (m->activation.empty()) m->activation = Text(c, key);
   }
-  if (!m->rms_norm && m->dropout == 0 && !c.contains("hidden_dropout_prob") && !c.contains("resid_pdrop") &&
-      !c.contains("dropout") && t != "gpt_neox" && t != "vit") {
-    m->dropout = 0.1;
-    m->assumptions.push_back("dropout 0.1 (the config does not say)");
-  }
+  if (m->activation.empty())
+    m->activation = m->gated                          ? "silu"
+                    : IsOneOf(t, {"gpt2", "gpt_neo"}) ? "gelu_new"
+                    : t == "opt" || t == "t5"         ? "relu"
+                                                      : "gelu";
+  const bool drops = bert || IsOneOf(t, {"gpt2", "opt", "gpt_neo", "t5"});
+  const bool says = c.contains("hidden_dropout_prob") || c.contains("resid_pdrop") || c.contains("dropout") ||
+                    c.contains("dropout_rate") || c.contains("resid_dropout") || c.contains("hidden_dropout");
+  // gpt_neo's own default is no dropout; the others' is 0.1 (their configuration classes in transformers).
+  const double fallback = drops && t != "gpt_neo" ? 0.1 : 0;
+  m->dropout =
+      Fraction(c, {"hidden_dropout_prob", "resid_pdrop", "resid_dropout", "hidden_dropout", "dropout", "dropout_rate"},
+               fallback);
+  m->attention_dropout =
+      Fraction(c, {"attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"}, t == "opt" ? 0 : m->dropout);
+  if (drops && !says)
+    m->assumptions.push_back(t == "gpt_neo" ? "no dropout (the config does not say)"
+                                            : "dropout 0.1 (the config does not say)");
 }
 
 absl::Status Bad(std::string_view what) {
@@ -81,29 +119,30 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
   ModelConfig m;
   m.name = Text(outer, "name");
   m.type = Text(c, "model_type");
-  static constexpr std::string_view kTypes[] = {"bert",     "deepseek_v2", "gemma2",  "gpt2",    "gpt_neo",
-                                                "gpt_neox", "llama",       "mistral", "mixtral", "opt",
-                                                "phi3",     "qwen2",       "qwen3",   "t5",      "vit"};
+  static constexpr std::string_view kTypes[] = {
+      "bert",    "camembert", "deepseek_v2", "deepseek_v3", "distilbert",  "gemma", "gemma2",     "gpt2",
+      "gpt_neo", "gpt_neox",  "llama",       "mistral",     "mixtral",     "opt",   "phi3",       "qwen2",
+      "qwen3",   "qwen3_moe", "roberta",     "t5",          "transformer", "vit",   "xlm-roberta"};
   if (m.type.empty()) return Bad("has no \"model_type\", so it is no Hugging Face style config");
   if (std::find(std::begin(kTypes), std::end(kTypes), m.type) == std::end(kTypes)) {
-    return Bad(Cat("describes a \"", m.type,
-                   "\" model; known are bert, deepseek_v2, gemma2, gpt2, gpt_neo, gpt_neox, llama, mistral, mixtral, "
-                   "opt, phi3, qwen2, qwen3, t5, vit"));
+    std::string list;
+    for (const std::string_view known : kTypes) list += (list.empty() ? "" : ", ") + std::string(known);
+    return Bad(Cat("describes a \"", m.type, "\" model; known are ", list));
   }
   if (m.name.empty()) m.name = m.type;
-  m.hidden = Number(c, {"hidden_size", "n_embd", "d_model"});
-  m.layers = Number(c, {"num_hidden_layers", "n_layer", "num_layers"});
-  m.heads = Number(c, {"num_attention_heads", "n_head", "num_heads"});
+  m.hidden = Number(c, {"hidden_size", "n_embd", "d_model", "dim"});
+  m.layers = Number(c, {"num_hidden_layers", "n_layer", "num_layers", "n_layers"});
+  m.heads = Number(c, {"num_attention_heads", "n_head", "num_heads", "n_heads"});
   if (m.hidden == 0 || m.layers == 0 || m.heads == 0)
     return Bad("lacks the hidden size, the number of layers or of heads");
   if (m.hidden > (uint64_t{1} << 24) || m.layers > 100000 || m.heads > (uint64_t{1} << 20))
     return Bad("has a size out of range");
   m.kv_heads = Number(c, {"num_key_value_heads"}, m.heads);
   m.head_dim = Number(c, {"head_dim", "d_kv"}, m.hidden / m.heads);
-  m.intermediate = Number(c, {"intermediate_size", "ffn_dim", "n_inner", "d_ff"}, 4 * m.hidden);
+  m.intermediate = Number(c, {"intermediate_size", "ffn_dim", "n_inner", "d_ff", "hidden_dim"}, 4 * m.hidden);
   m.vocabulary = Number(c, {"vocab_size"});
   m.positions = Number(c, {"max_position_embeddings", "n_positions", "n_ctx"});
-  m.experts = Number(c, {"num_local_experts", "n_routed_experts"});
+  m.experts = Number(c, {"num_local_experts", "n_routed_experts", "num_experts"});
   m.experts_per_token = Number(c, {"num_experts_per_tok"});
   m.shared_experts = Number(c, {"n_shared_experts"});
   m.expert_intermediate = Number(c, {"moe_intermediate_size"}, m.intermediate);
@@ -119,37 +158,68 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
   m.patch = Number(c, {"patch_size"}, 16);
   m.channels = Number(c, {"num_channels"}, 3);
   m.labels = Number(c, {"num_labels"}, m.type == "vit" ? 1000 : 0);
+  m.mtp_layers = Number(c, {"mtp_layers"});
   if (m.vocabulary == 0 && m.type != "vit") return Bad("lacks the vocabulary's size");
   if (m.patch == 0 || m.kv_heads == 0 || m.head_dim == 0) return Bad("has a size of 0");
   SetFamily(c, &m);
   m.norms_per_layer = Number(c, {"norms_per_layer"}, m.norms_per_layer);
   m.qk_norm = Flag(c, "qk_norm", m.qk_norm);
+  for (const uint64_t size : {m.kv_heads,
+                              m.head_dim,
+                              m.intermediate,
+                              m.vocabulary,
+                              m.positions,
+                              m.token_types,
+                              m.norms_per_layer,
+                              m.experts,
+                              m.experts_per_token,
+                              m.shared_experts,
+                              m.expert_intermediate,
+                              m.kv_lora_rank,
+                              m.q_lora_rank,
+                              m.qk_nope_dim,
+                              m.qk_rope_dim,
+                              m.v_dim,
+                              m.decoder_layers,
+                              m.relative_buckets,
+                              m.image,
+                              m.patch,
+                              m.channels,
+                              m.labels,
+                              m.mtp_layers}) {
+    if (size > (uint64_t{1} << 24)) return Bad("has a size out of range");
+  }
+  // Keeps every product below 2^64.
+  double parameters = 0;
+  const PartCounts counts = CountParts(m);
+  for (const ParameterGroup& g : ListParameters(m))
+    parameters += static_cast<double>(g.rows) * static_cast<double>(std::max<uint64_t>(g.columns, 1)) *
+                  static_cast<double>(g.copies) * static_cast<double>(counts.Of(g.part));
+  if (parameters > 1e14) return Bad("describes more than 10^14 parameters");
   return m;
 }
 
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& name_or_path) {
-  constexpr std::string_view kPrefix = "torchvision:";
-  if (std::string_view(name_or_path).starts_with(kPrefix)) {
-    const std::string name = name_or_path.substr(kPrefix.size());
-    for (const auto& [known, count] : kTorchvision) {
-      if (known != name) continue;
-      ModelConfig m;
-      m.name = name;
-      m.type = "torchvision";
-      m.known_parameters = count;
-      return m;
-    }
-    std::string list;
-    for (const auto& known : kTorchvision) list += Cat(list.empty() ? "" : ", ", known.first);
-    return absl::NotFoundError(Cat(name_or_path, ": not known; known are ", list));
+absl::StatusOr<ModelConfig> TorchvisionConfig(const std::string& name) {
+  if (name == "vit_b_16") {
+    return ReadModelConfig(json{{"name", name},
+                                {"config",
+                                 {{"model_type", "vit"},
+                                  {"hidden_size", 768},
+                                  {"num_hidden_layers", 12},
+                                  {"num_attention_heads", 12},
+                                  {"intermediate_size", 3072},
+                                  {"num_labels", 1000},
+                                  {"pooler", false}}}});
   }
-  absl::StatusOr<std::string> text = ReadFile(name_or_path, uint64_t{64} << 20);
-  if (!text.ok()) return absl::NotFoundError(Cat(name_or_path, ": ", std::string(text.status().message())));
-  const json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return Bad(Cat(name_or_path, ": is no JSON"));
-  absl::StatusOr<ModelConfig> m = ReadModelConfig(parsed);
-  if (!m.ok()) return Bad(Cat(name_or_path, ": ", std::string(m.status().message())));
-  return m;
+  if (IsTorchvisionName(name)) {
+    ModelConfig m;
+    m.name = name;
+    m.type = "torchvision";
+    return m;
+  }
+  std::string list;
+  for (const std::string& known : TorchvisionNames()) list += known + ", ";
+  return absl::NotFoundError(Cat("torchvision:", name, ": not known; known are ", list, "vit_b_16"));
 }
 
 }  // namespace vramledger

@@ -1,0 +1,131 @@
+#include "tools/estimate/model_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/estimate/onnx_model.h"
+#include "tools/foreign/file_bytes.h"
+#include "tools/foreign/text.h"
+
+namespace vramledger {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kLargestFile = uint64_t{2} << 30;  // what a protobuf message can hold
+
+// The modules of the recorded operators are their units of checkpointing: each stretch under one numbered part of a
+// stack ("encoder.layer.3") is a layer.
+std::string LayerOf(const OperatorList& list, const Operator& op) {
+  if (op.module < 0) return "";
+  const std::string& path = list.modules[static_cast<size_t>(op.module)];
+  size_t begin = 0;
+  while (begin < path.size()) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    uint64_t number = 0;
+    if (begin != 0 && ParseInteger(std::string_view(path).substr(begin, end - begin), &number))
+      return path.substr(0, end);
+    begin = end + 1;
+  }
+  return "";
+}
+
+// Sizes so large that sums of them would not fit.
+bool HasImpossibleSizes(const OperatorList& list) {
+  constexpr uint64_t kMost = uint64_t{1} << 56;
+  uint64_t sum = 0;
+  for (const OperatorStorage& s : list.storages) {
+    if (s.bytes > kMost || (sum += s.bytes) > kMost) return true;
+  }
+  for (const OperatorTensor& t : list.tensors) {
+    uint64_t numel = 1;
+    for (const uint64_t d : t.shape) {
+      if (d != 0 && numel > kMost / 8 / d) return true;
+      numel *= d;
+    }
+  }
+  return false;
+}
+
+ForwardGraph FromOperators(OperatorList list) {
+  ForwardGraph graph;
+  std::string current;
+  int64_t layers = 0;
+  for (size_t i = 0; i < list.operators.size(); ++i) {
+    const std::string layer = LayerOf(list, list.operators[i]);
+    if (graph.ranges.empty() || layer != current) {
+      graph.ranges.push_back({i, i, layer.empty() ? -1 : layers++, false});
+      current = layer;
+    }
+    graph.ranges.back().end = i + 1;
+  }
+  graph.list = std::move(list);
+  return graph;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSource> LoadModel(const std::string& name_or_path) {
+  const auto bad = [&](std::string_view what) { return absl::InvalidArgumentError(Cat(name_or_path, ": ", what)); };
+  ModelSource out;
+  constexpr std::string_view kTorchvision = "torchvision:";
+  if (name_or_path.starts_with(kTorchvision)) {
+    absl::StatusOr<ModelConfig> m = TorchvisionConfig(name_or_path.substr(kTorchvision.size()));
+    if (!m.ok()) return m.status();
+    out.config = *std::move(m);
+    return out;
+  }
+  absl::StatusOr<std::string> text = ReadFile(name_or_path, kLargestFile);
+  if (!text.ok()) return absl::NotFoundError(Cat(name_or_path, ": ", std::string(text.status().message())));
+  const size_t first = text->find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  if (name_or_path.ends_with(".onnx") ||
+      (first != std::string::npos && (*text)[first] != '{' && (*text)[first] != '[')) {
+    absl::StatusOr<OperatorList> list = ReadOnnx(*text, &out.assumptions);
+    if (!list.ok()) return bad(std::string(list.status().message()));
+    if (HasImpossibleSizes(*list)) return bad("has a tensor of an impossible size");
+    out.graph = FromOperators(*std::move(list));
+    out.graph_name = name_or_path;
+    return out;
+  }
+  const json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) return bad("is no JSON");
+  const auto schema = parsed.is_object() ? parsed.find("schema") : parsed.end();
+  if (parsed.is_object() && schema != parsed.end() && schema->is_string() &&
+      schema->get<std::string>().starts_with("vramledger.operators/")) {
+    absl::StatusOr<OperatorList> list = OperatorList::FromJson(parsed);
+    if (!list.ok()) return bad(std::string(list.status().message()));
+    if (list->operators.empty()) return bad("has no operators");
+    if (HasImpossibleSizes(*list)) return bad("has a tensor of an impossible size");
+    out.graph = FromOperators(*std::move(list));
+    const auto name = parsed.find("name");
+    out.graph_name = name != parsed.end() && name->is_string() ? name->get<std::string>() : name_or_path;
+    return out;
+  }
+  absl::StatusOr<ModelConfig> m = ReadModelConfig(parsed);
+  if (!m.ok()) return bad(std::string(m.status().message()));
+  out.config = *std::move(m);
+  return out;
+}
+
+absl::Status CheckSettings(const ModelSource& model, const EstimateSettings& s) {
+  const Parallelism& p = s.parallel;
+  if (!model.config || model.config->type == "torchvision") {
+    if (p.tensor * p.context * p.pipeline * p.expert != 1 || s.kernels != KernelSet::kPytorch)
+      return absl::InvalidArgumentError(
+          "tensor, context, pipeline and expert parallelism are known for models with a config alone");
+    return absl::OkStatus();
+  }
+  // What is walked through has at most some millions of operators.
+  if (model.config->layers + model.config->decoder_layers > 10000)
+    return absl::InvalidArgumentError(Cat("the model has ", model.config->layers, " layers, more than 10,000"));
+  return CheckParallelism(*model.config, p);
+}
+
+MemoryEstimate EstimateMemory(const ModelSource& model, const EstimateSettings& settings) {
+  if (model.config) return EstimateMemory(*model.config, settings);
+  MemoryEstimate out = EstimateMemory(*model.graph, settings);
+  out.assumptions.insert(out.assumptions.begin(), model.assumptions.begin(), model.assumptions.end());
+  return out;
+}
+
+}  // namespace vramledger
