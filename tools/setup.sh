@@ -17,7 +17,7 @@ torchvision_for() {
   esac
 }
 
-DEBIAN_PACKAGES=(g++ cmake ninja-build ccache pkg-config binutils libabsl-dev libcli11-dev nlohmann-json3-dev libzstd-dev zlib1g-dev libgtest-dev libbenchmark-dev)
+DEBIAN_PACKAGES=(g++ cmake ninja-build ccache pkg-config binutils libabsl-dev libonnx-dev libprotobuf-dev libcli11-dev nlohmann-json3-dev libzstd-dev zlib1g-dev libgtest-dev libbenchmark-dev)
 # transformers and torchvision are for the demo's models, peft for a script of the tests' matrix, numpy for torch's own use of it.
 PYTHON_PACKAGES=("torch==$TORCH_VERSION" "torchvision==$(torchvision_for "$TORCH_VERSION")" "transformers==5.24.0" "peft==0.21.2" numpy pytest)
 

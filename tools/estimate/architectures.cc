@@ -87,7 +87,11 @@ class Builder {
 
   std::string Path(std::string_view stack, uint64_t i) const { return Cat(stack, ".", i); }
 
-  int32_t Norm(int32_t x) { return b_.Norm(m_.rms_norm, x, m_.hidden); }
+  int32_t Norm(int32_t x) {
+    if (!m_.rms_norm) return b_.LayerNorm(x, m_.hidden);
+    const bool gemma = m_.type.starts_with("gemma");
+    return b_.RmsNorm(x, m_.hidden, gemma ? RmsForm::kGemma : m_.type == "t5" ? RmsForm::kT5 : RmsForm::kLlama);
+  }
 
   int32_t Layer(int32_t x, uint64_t index, bool sparse) {
     b_.EnterModule(Path("layer", index));
@@ -103,7 +107,7 @@ class Builder {
       int32_t y = SelfAttention(normal);
       if (both) y = Norm(y);
       const int32_t middle = b_.Add(x, b_.Dropout(y, s_.dropout));
-      const int32_t second = m_.norms_per_layer >= 2 ? Norm(middle) : normal;
+      const int32_t second = m_.norms_per_layer < 2 ? normal : Norm(m_.parallel_residual ? x : middle);
       y = sparse ? Experts(second) : Mlp(second, m_.intermediate / s_.tensor);
       if (both) y = Norm(y);
       x = b_.Add(middle, b_.Dropout(y, s_.dropout));
@@ -157,8 +161,10 @@ class Builder {
     if (m_.relative_buckets == 0 || m_.learned_positions) return -1;
     if (bias_ < 0) {
       const uint64_t n = b_.settings().sequence;
+      // The bucket of each distance is computed, and kept for the table's gradient.
+      const int32_t buckets = b_.Apply("aten::where", {}, {n, n}, "int64");
       const int32_t table = b_.Parameter({m_.relative_buckets, m_.heads});
-      bias_ = b_.Apply("aten::embedding", {table, b_.Input({n, n}, "int64")}, {LocalHeads(), n, n});
+      bias_ = b_.Apply("aten::embedding", {table, buckets}, {LocalHeads(), n, n});
     }
     return bias_;
   }
@@ -248,7 +254,8 @@ class Builder {
     }
     if (m_.masked_head) x = Norm(b_.Activation(b_.Linear(x, m_.hidden, m_.hidden, true), m_.activation));
     if (m_.has_logits) {
-      const int32_t logits = b_.Linear(x, m_.hidden, m_.vocabulary / s_.tensor, m_.masked_head);
+      int32_t logits = b_.Linear(x, m_.hidden, m_.vocabulary / s_.tensor, m_.masked_head);
+      if (m_.logit_softcap) logits = b_.Softcap(logits);
       // transformers computes a causal model's loss in float32; an encoder's and T5's in the type of the logits, which
       // autocast raises.
       const bool upcast = IsAutocast(s_.precision) || (!m_.masked_head && m_.type != "t5");
@@ -256,7 +263,7 @@ class Builder {
       return Hold(b_.CrossEntropy(logits, upcast));
     }
     if (!m_.pooler && m_.labels == 0) return Hold(x);
-    const int32_t first = b_.Apply("aten::select", {x}, {s_.batch, m_.hidden});
+    const int32_t first = b_.list().View(x, {s_.batch, m_.hidden});
     if (m_.pooler) {
       Hold(x);
       x = b_.Activation(b_.Linear(first, m_.hidden, m_.hidden, true), "tanh");

@@ -127,7 +127,7 @@ int32_t LayerBuilder::LayerNorm(int32_t x, uint64_t width) {
   return out;
 }
 
-int32_t LayerBuilder::RmsNorm(int32_t x, uint64_t width) {
+int32_t LayerBuilder::RmsNorm(int32_t x, uint64_t width, RmsForm form) {
   const std::string own(TypeOf(x));
   const std::vector<uint64_t> shape = ShapeOf(x);
   const std::vector<uint64_t> each = {Numel(x) / width, 1};
@@ -135,9 +135,19 @@ int32_t LayerBuilder::RmsNorm(int32_t x, uint64_t width) {
   const int32_t square = Apply("aten::pow.Tensor_Scalar", {wide}, shape);
   const int32_t mean = Apply("aten::mean.dim", {square}, each);
   const int32_t scale = Apply("aten::rsqrt", {Apply("aten::add.Scalar", {mean}, each)}, each);
-  const int32_t normal = Cast(Apply("aten::mul.Tensor", {wide, scale}, shape), own);
+  const int32_t normal = Apply("aten::mul.Tensor", {form == RmsForm::kT5 ? x : wide, scale}, shape, TypeOf(wide));
+  if (form == RmsForm::kGemma) {
+    const int32_t weight = Apply("aten::add.Scalar", {Cast(Parameter({width}), TypeOf(wide))}, {width});
+    return Cast(Apply("aten::mul.Tensor", {normal, weight}, shape), own);
+  }
   const int32_t weight = Parameter({width});
-  return Apply("aten::mul.Tensor", {weight, normal}, shape, Wider(TypeOf(weight), own));
+  return Apply("aten::mul.Tensor", {weight, Cast(normal, own)}, shape, Wider(TypeOf(weight), own));
+}
+
+int32_t LayerBuilder::Softcap(int32_t x) {
+  const std::vector<uint64_t> shape = ShapeOf(x);
+  const int32_t capped = Apply("aten::tanh", {Apply("aten::div.Scalar", {x}, shape)}, shape);
+  return Apply("aten::mul.Scalar", {capped}, shape);
 }
 
 int32_t LayerBuilder::Dropout(int32_t x, double probability) {
@@ -232,11 +242,15 @@ int32_t LayerBuilder::EagerAttention(int32_t q, int32_t k, int32_t v, const Head
   } else {
     scores = Apply("aten::mul.Scalar", {Apply("aten::bmm", {qc, kc}, matrix)}, matrix);
   }
+  if (s_.attention_softcap) scores = Softcap(scores);
   if (bias >= 0) scores = Apply("aten::add.Tensor", {scores, bias}, matrix);
   const std::string own(TypeOf(scores));
-  // Softmax in float32, its result in the model's own type.
-  if (own != "float64" && !math) scores = Cast(scores, "float32");
-  const int32_t weights = Dropout(Cast(Apply("aten::_softmax", {scores}, matrix), own), s_.attention_dropout);
+  // Softmax in float32 where the model or autocast asks for it; a model that asks takes its own type back.
+  const bool upcast = s_.softmax_float32 && !math;
+  if (own != "float64" && (upcast || IsAutocast(s_.precision))) scores = Cast(scores, "float32");
+  int32_t weights = Apply("aten::_softmax", {scores}, matrix);
+  if (upcast) weights = Cast(weights, own);
+  weights = Dropout(weights, s_.attention_dropout);
   const int32_t out = Apply("aten::bmm", {LowPrecision(weights), vc}, {n, queries, h.v_dim});
   return Apply("aten::clone", {out}, {s_.batch * queries, h.heads * h.v_dim});
 }

@@ -31,6 +31,10 @@ enum class AttentionKernel { kEager, kMath, kFlash, kMemoryEfficient, kCudnn };
 // kMegatron: Megatron-LM's layers, made of its own functions; kTransformerEngine: the same on Transformer Engine.
 enum class KernelSet { kPytorch, kMegatron, kTransformerEngine };
 
+// Llama: computed in float32, the weight multiplied in the model's own type. Gemma: the weight in float32 too. T5: the
+// mean square in float32, the rest in the model's own type.
+enum class RmsForm { kLlama, kGemma, kT5 };
+
 struct LayerSettings {
   uint64_t decoder_sequence = 0;       // 0: as sequence
   uint64_t batch = 1, sequence = 128;  // of one micro-batch on one rank: a context-parallel rank has its share
@@ -40,6 +44,8 @@ struct LayerSettings {
   AttentionKernel attention = AttentionKernel::kMemoryEfficient;
   KernelSet kernels = KernelSet::kPytorch;
   double dropout = 0, attention_dropout = 0;
+  bool softmax_float32 = true;     // eager attention asks for its softmax in float32
+  bool attention_softcap = false;  // eager attention caps its scores by a tanh
 };
 
 class LayerBuilder {
@@ -76,8 +82,9 @@ class LayerBuilder {
   // Rows in `experts` groups, each with its own [in, out].
   int32_t Grouped(int32_t x, uint64_t experts, uint64_t in, uint64_t out);
   int32_t LayerNorm(int32_t x, uint64_t width);
-  // As Llama writes it: computed in float32, the weight multiplied in the model's own type.
-  int32_t RmsNorm(int32_t x, uint64_t width);
+  int32_t RmsNorm(int32_t x, uint64_t width, RmsForm form = RmsForm::kLlama);
+  // cap x tanh(x / cap)
+  int32_t Softcap(int32_t x);
   int32_t Norm(bool rms, int32_t x, uint64_t width) { return rms ? RmsNorm(x, width) : LayerNorm(x, width); }
   int32_t Dropout(int32_t x, double probability);
   int32_t Add(int32_t a, int32_t b);

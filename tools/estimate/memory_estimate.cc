@@ -116,6 +116,8 @@ class Estimator {
     l.precision = s_.precision;
     l.attention = ChooseAttention(m, s_);
     l.kernels = s_.kernels;
+    l.softmax_float32 = m.softmax_float32;
+    l.attention_softcap = m.attention_softcap;
     l.dropout = m.dropout;
     l.attention_dropout = m.attention_dropout;
     return l;

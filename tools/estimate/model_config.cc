@@ -69,6 +69,14 @@ void SetFamily(const json& c, ModelConfig* m) {
   m->fused_qkv = t == "gpt2" || t == "gpt_neox" || t == "phi3" || t == "transformer";
   m->fused_gate = t == "phi3" || t == "transformer";
   if (t == "gemma2") m->norms_per_layer = 4;
+  const auto capped = [&](const char* key) {
+    const auto it = c.find(key);
+    return it == c.end() ? t == "gemma2" : !it->is_null();
+  };
+  m->attention_softcap = capped("attn_logit_softcapping");
+  m->logit_softcap = capped("final_logit_softcapping");
+  m->softmax_float32 = !bert && t != "gpt2" && t != "t5";
+  m->parallel_residual = Flag(c, "use_parallel_residual", t == "gpt_neox");
   const bool tied_by_default = bert || IsOneOf(t, {"gpt2", "opt", "gpt_neo", "t5", "gemma", "gemma2"});
   m->tied = Flag(c, "tie_word_embeddings", tied_by_default);
   m->masked_head = Flag(c, "masked_head", false);

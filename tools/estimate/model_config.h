@@ -28,8 +28,11 @@ struct ModelConfig {
   bool rotary = false;
   bool embedding_norm = false;
   bool final_norm = true;
-  bool masked_head = false;                    // BERT's: a dense layer and a norm before the logits
-  bool has_logits = true;                      // scores over the vocabulary
+  bool masked_head = false;        // BERT's: a dense layer and a norm before the logits
+  bool has_logits = true;          // scores over the vocabulary
+  bool parallel_residual = false;  // attention and MLP read the same input
+  bool softmax_float32 = true;     // eager attention's softmax
+  bool attention_softcap = false, logit_softcap = false;
   bool fused_qkv = false, fused_gate = false;  // one matrix for q, k, v; one for gate and up
   bool qk_norm = false;
   bool qkv_bias = false, out_bias = false, mlp_bias = false;

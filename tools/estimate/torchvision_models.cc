@@ -56,10 +56,11 @@ class Network {
   }
   void Activation(std::string_view name) {
     if (name == "relu") return InPlace("aten::relu_");
-    if (name == "relu6") return InPlace("aten::hardtanh_");
+    if (name == "relu6") return SavedCopyActivation("aten::hardtanh");
     x_ = b_.Activation(x_, name);
   }
-  // silu_ and hardswish_ overwrite what they need: autograd keeps a copy made before, which is as much as a new tensor.
+  // hardtanh_, silu_ and hardswish_ overwrite what they need: autograd keeps a copy made before, as much as a new
+  // tensor.
   void SavedCopyActivation(const char* name) { x_ = b_.Apply(name, {x_}, b_.ShapeOf(x_)); }
 
   void MaxPool(uint64_t kernel, uint64_t stride, uint64_t pad) {
