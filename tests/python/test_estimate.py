@@ -1,0 +1,221 @@
+"""`vramledger estimate` against PyTorch itself: optimizer states, torchvision's layers, live modules, ONNX files."""
+
+import json
+
+import pytest
+import torch
+from conftest import TOOL
+
+# torch.optim's class and settings, and the tool's name for it.
+OPTIMIZERS = [
+    ("sgd", "SGD", {}),
+    ("momentum", "SGD", {"momentum": 0.9}),
+    ("adamw", "AdamW", {}),
+    ("adam", "Adam", {}),
+    ("amsgrad", "Adam", {"amsgrad": True}),
+    ("adamax", "Adamax", {}),
+    ("nadam", "NAdam", {}),
+    ("radam", "RAdam", {}),
+    ("adagrad", "Adagrad", {}),
+    ("adadelta", "Adadelta", {}),
+    ("rmsprop", "RMSprop", {}),
+    ("rmsprop-momentum", "RMSprop", {"momentum": 0.9}),
+    ("rmsprop-centered", "RMSprop", {"centered": True}),
+    ("rmsprop-centered-momentum", "RMSprop", {"centered": True, "momentum": 0.9}),
+    ("adafactor", "Adafactor", {}),
+    ("muon", "Muon", {}),
+]
+SHAPES = [(384, 256), (256, 128, 3, 3), (512,)]
+
+
+def operators_of(shapes):
+    """A description with these parameters and one operator."""
+    tensors, storages = [], []
+    for number, shape in enumerate(shapes):
+        storages.append([4 * torch.Size(shape).numel(), 1])
+        tensors.append([number, 0, 1, list(shape)])
+    storages.append([512, 0])
+    tensors.append([len(shapes), 0, 1, [128]])
+    return {
+        "schema": "vramledger.operators/1",
+        "names": ["aten::relu"],
+        "dtypes": ["float32"],
+        "modules": [],
+        "storages": storages,
+        "tensors": tensors,
+        "regions": [],
+        "operators": [[0, -1, 1, -1, [0], [len(shapes)]]],
+        "held": [],
+    }
+
+
+@pytest.mark.parametrize("name, kind, settings", OPTIMIZERS, ids=[o[0] for o in OPTIMIZERS])
+def test_optimizer_state_is_pytorchs(bench, name, kind, settings):
+    shapes = SHAPES[:1] if kind == "Muon" else SHAPES  # Muon takes matrices alone
+    parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
+    if kind == "Adafactor":
+        # A convolution's weight is factored over its last two dimensions by PyTorch, as one matrix by the paper.
+        parameters = [parameters[0], parameters[2]]
+        shapes = [shapes[0], shapes[2]]
+    optimizer = getattr(torch.optim, kind)(parameters, lr=0.01, **settings)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    state = [t for each in optimizer.state.values() for t in each.values() if isinstance(t, torch.Tensor) and t.numel() > 1]
+    rounded = sum(-(-t.numel() * t.element_size() // 512) * 512 for t in state)
+    description = bench.folder / "operators.json"
+    description.write_text(json.dumps(operators_of(shapes)))
+    answer = bench.json("estimate", description, "--optimizer", name)
+    assert answer["analytic"]["optimizer_state"] == rounded
+
+
+def saved_by_autograd(module, inputs, run):
+    """Bytes of distinct storages that autograd keeps, without parameters, buffers and inputs, and of what the program holds:
+    the tensors that `run` returns."""
+    seen = {}
+    apart = {t.untyped_storage()._cdata for t in [*module.parameters(), *module.buffers(), *inputs]}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in apart:
+            seen[storage._cdata] = storage  # held, so that no other takes its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        for held in run():
+            seen.setdefault(held.untyped_storage()._cdata, held.untyped_storage())
+    return sum(storage.nbytes() for storage in seen.values())
+
+
+# Elements of a sample that pass through a dropout, each with a byte of mask.
+DROPOUT_ELEMENTS = {"vgg16": 2 * 4096, "alexnet": 9216 + 4096, "mobilenet_v2": 1280, "mobilenet_v3_large": 1280, "efficientnet_b0": 1280}
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "mobilenet_v2", "densenet121", "convnext_tiny", "alexnet", "mobilenet_v3_large", "efficientnet_b0"])
+def test_torchvision_activations_are_autograds(bench, name):
+    import torchvision
+
+    batch = 4
+    with torch.device("meta"):
+        model = getattr(torchvision.models, name)()
+        images = torch.empty(batch, 3, 224, 224)
+        labels = torch.empty(batch, dtype=torch.int64)
+    model.train()
+
+    def run():
+        output = model(images)
+        return output, torch.nn.functional.cross_entropy(output, labels)
+
+    # Dropout keeps a mask of float32 on this device, of one byte on CUDA.
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    expected = saved_by_autograd(model, (images,), run)
+    answer = bench.json("estimate", f"torchvision:{name}", "--batch", str(batch))
+    assert answer["parameters"] == sum(p.numel() for p in model.parameters())
+    masks = DROPOUT_ELEMENTS.get(name, 0) * batch
+    assert answer["analytic"]["activation"] - masks == pytest.approx(expected, rel=0.01)
+
+
+SIZES = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 256}
+LANGUAGE_MODELS = {
+    "bert": SIZES,
+    "roberta": {**SIZES, "type_vocab_size": 1},
+    "distilbert": {"dim": 128, "n_layers": 2, "n_heads": 4, "hidden_dim": 512, "vocab_size": 1000, "max_position_embeddings": 256},
+    "gpt2": {"n_embd": 128, "n_layer": 2, "n_head": 4, "vocab_size": 1000, "n_positions": 256},
+    "gpt_neox": SIZES,
+    "opt": {**SIZES, "ffn_dim": 512, "word_embed_proj_dim": 128},
+    "llama": {**SIZES, "num_key_value_heads": 2},
+    "qwen3": {**SIZES, "num_key_value_heads": 2, "head_dim": 32},
+    "gemma2": {**SIZES, "num_key_value_heads": 2, "head_dim": 32},
+    "mixtral": {**SIZES, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "t5": {"d_model": 128, "d_ff": 512, "d_kv": 32, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 2, "vocab_size": 1000},
+}
+NO_DROPOUT = {
+    key: 0.0
+    for key in (
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "resid_pdrop",
+        "attn_pdrop",
+        "embd_pdrop",
+        "dropout",
+        "attention_dropout",
+        "dropout_rate",
+        "hidden_dropout",
+    )
+}
+
+
+@pytest.mark.parametrize("kind", LANGUAGE_MODELS)
+def test_transformers_activations_are_autograds(bench, kind):
+    import transformers
+
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = transformers.AutoConfig.for_model(kind, **LANGUAGE_MODELS[kind], **special)
+    for key, value in NO_DROPOUT.items():
+        if hasattr(config, key):
+            setattr(config, key, value)
+    encoder = kind in ("bert", "roberta", "distilbert")
+    if kind == "t5":
+        config._attn_implementation = "eager"
+        model = transformers.T5ForConditionalGeneration(config)
+    else:
+        kinds = transformers.AutoModel if encoder else transformers.AutoModelForCausalLM
+        model = kinds.from_config(config, attn_implementation="eager")
+    batch, length = 2, 96
+    tokens = torch.ones(batch, length, dtype=torch.int64)
+    described = {**{k: v for k, v in config.to_dict().items() if v is not None}, "model_type": kind}
+    path = bench.folder / "config.json"
+    path.write_text(json.dumps(described, default=str))
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        model = model.to(dtype).train()
+
+        def run():
+            if encoder:
+                return [t for t in model(input_ids=tokens).values() if isinstance(t, torch.Tensor)]
+            more = {"decoder_input_ids": tokens} if kind == "t5" else {"use_cache": False}
+            out = model(input_ids=tokens, labels=tokens, **more)
+            return out.logits, out.loss
+
+        expected = saved_by_autograd(model, (tokens,), run)
+        options = ["--batch", str(batch), "--sequence", str(length), "--attention", "eager", "--precision", precision]
+        answer = bench.json("estimate", path, *options)
+        assert answer["parameters"] == sum(p.numel() for p in model.parameters())
+        assert answer["analytic"]["activation"] == pytest.approx(expected, rel=0.01)
+
+
+def test_bad_input_is_one_sentence(bench):
+    for text in ["", "[]", "{}", "\x08\x01garbage", '{"model_type": "zebra"}', '{"schema": "vramledger.operators/1"}']:
+        path = bench.folder / "bad.json"
+        path.write_text(text)
+        done = bench.run([TOOL, "estimate", path], check=False)
+        assert done.returncode == 3, text
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert str(path) in done.stderr
+    for options in [["--tensor-parallel", "2"], ["--optimizer", "zebra"], ["--checkpoint", "every:0"], ["--capability", "nine"]]:
+        done = bench.run([TOOL, "estimate", "torchvision:resnet18", *options], check=False)
+        assert done.returncode == 2, options
+
+
+def small_network():
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(256, 10))
+
+
+def test_live_module(bench, monkeypatch):
+    import vramledger
+
+    monkeypatch.setenv("VRAMLEDGER_TOOL", str(TOOL))
+    network = small_network().train()
+    answer = vramledger.estimate(network, torch.randn(32, 64), optimizer="momentum")
+    assert answer["schema"] == "vramledger.estimate/1"
+    assert answer["parameters"] == sum(p.numel() for p in network.parameters())
+    # GELU's input, what dropout keeps or its mask, the second layer's input, the output.
+    assert answer["analytic"]["activation"] >= 32 * (256 + 256 + 10) * 4
+    assert answer["analytic"]["optimizer_state"] >= 4 * answer["parameters"]
+    assert all(p.device.type == "cpu" and p.grad is None for p in network.parameters())  # as it was
+    assert vramledger.estimate(network, (torch.randn(64, 64),))["analytic"]["activation"] > answer["analytic"]["activation"]
+    with pytest.raises(vramledger.EstimateError, match="Sequential cannot be run on the meta device"):
+        vramledger.estimate(network, torch.randn(32, 63))
+    with pytest.raises(vramledger.EstimateError, match="zebra"):
+        vramledger.estimate(network, torch.randn(32, 64), optimizer="zebra")
