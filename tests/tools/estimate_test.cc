@@ -100,5 +100,16 @@ TEST(Estimate, BadConfigsAreOneSentence) {
   EXPECT_FALSE(LoadModel("/nonexistent/config.json").ok());
 }
 
+TEST(Estimate, SizesThatDoNotFitAreRefused) {
+  const auto model = LoadModel(Folder() + "/gpt2.json");
+  EstimateSettings s;
+  EXPECT_TRUE(CheckSettings(*model, s).ok());
+  s.batch = s.sequence = 1 << 24;
+  EXPECT_FALSE(CheckSettings(*model, s).ok());
+  s = {};
+  s.parallel.pipeline = 13;
+  EXPECT_FALSE(CheckSettings(*model, s).ok());
+}
+
 }  // namespace
 }  // namespace vramledger

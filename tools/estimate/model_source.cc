@@ -118,7 +118,18 @@ absl::Status CheckSettings(const ModelSource& model, const EstimateSettings& s) 
   // What is walked through has at most some millions of operators.
   if (model.config->layers + model.config->decoder_layers > 10000)
     return absl::InvalidArgumentError(Cat("the model has ", model.config->layers, " layers, more than 10,000"));
-  return CheckParallelism(*model.config, p);
+  // Keeps sums over all activations below 2^63.
+  const ModelConfig& m = *model.config;
+  const double tokens =
+      static_cast<double>(s.batch) * static_cast<double>(std::max({s.sequence, s.decoder_sequence, uint64_t{1}}));
+  const double widest =
+      std::max({static_cast<double>(m.hidden), 2 * static_cast<double>(m.intermediate),
+                static_cast<double>(m.vocabulary), static_cast<double>(m.heads) * static_cast<double>(s.sequence),
+                static_cast<double>(m.heads) * static_cast<double>(m.head_dim)});
+  const double routed = static_cast<double>(std::max<uint64_t>(m.experts_per_token, 1));
+  if (tokens * widest * routed * static_cast<double>(m.layers + m.decoder_layers + 1) > 1e16)
+    return absl::InvalidArgumentError("the batch and the sequence are too large for this model");
+  return CheckParallelism(m, p);
 }
 
 MemoryEstimate EstimateMemory(const ModelSource& model, const EstimateSettings& settings) {
