@@ -9,7 +9,7 @@ import torchgen
 from conftest import ROOT
 from torchgen.packaged.autograd.load_derivatives import load_derivatives
 
-from vramledger import _operators
+from vramledger import _operator_key, _operators
 
 TABLE = ROOT / "tools" / "estimate" / "operators_table.cc"
 
@@ -28,7 +28,7 @@ def test_a_list_without_a_run():
     assert weights == sorted(4 * n for n in (64 * 256, 256, 256 * 8, 8))
     assert found["held"] == [found["tensors"][found["operators"][-1][5][0]][0]]
     # Off again: nothing is seen any more, and a second list is like the first.
-    assert _operators._active is None
+    assert _operator_key.active is None
     assert _operators.record(model, (x,)) == found
 
 

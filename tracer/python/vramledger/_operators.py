@@ -17,7 +17,8 @@ import weakref
 
 import torch
 
-from . import _describe
+from . import _describe, _operator_key
+from ._operator_key import Key, run_unseen
 
 SCHEMA = "vramledger.operators/1"
 NONE, PARAMETER, BUFFER, INPUT = range(4)                    # roles of storages
@@ -32,7 +33,6 @@ _PART_BYTES = 250_000
 
 # One recording at a time in a process; its operators are those of one thread.
 _recorder = None   # of the run
-_active = None     # whose fallback is on
 _published = 0
 _complained = False
 _paths = weakref.WeakKeyDictionary()  # module -> path, of all models met
@@ -51,97 +51,6 @@ class _Numbers:
             number = self.of[value] = len(self.values)
             self.values.append(value)
         return number
-
-
-# Note [No dispatch mode]
-# A TorchDispatchMode would change the run: under any mode some of PyTorch's composite functions take other ways (a linear layer on a
-# transposed input then adds its bias into a new tensor). So the recorder stands at a dispatch key that PyTorch keeps for tests of such
-# observers and that nothing else uses; it lies above autograd and autocast, and is switched on for one thread by including it.
-_KEY_NAME = "TESTING_ONLY_GenericMode"
-
-
-class _Key:
-    """The dispatch key, with kernels that hand every operator to the recorder. Made once, when first needed: some 50 ms."""
-
-    made = None
-
-    def __init__(self):
-        self.key = torch._C._dispatch_key_parse(_KEY_NAME)
-        self.after = torch._C._dispatch_keyset_full_after(self.key)
-        # One kernel for each operator and not one fallback for all: beside dispatch modes and tensor subclasses PyTorch finds no fallback
-        # that is a Python function. What has no kernel here passes by, and what it is made of is seen.
-        everything = torch.library.Library("_", "IMPL")
-        everything.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
-        self._libraries = {"_": everything}
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-        for name in torch._C._dispatch_get_all_op_names():
-            namespace, _, rest = name.partition("::")
-            if namespace in _NOT_SEEN_SPACES or rest in _NOT_SEEN or "out" in rest.partition(".")[2] or "backward" in rest:
-                continue
-            if not torch._C._dispatch_has_kernel(name) or has_kernel(name, "CompositeImplicitAutograd"):
-                continue
-            library = self._libraries.get(namespace)
-            if library is None:
-                library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL", _KEY_NAME)
-            library.impl(rest, _Kernel(name), with_keyset=True)
-
-    @classmethod
-    def get(cls):
-        cls.made = cls.made or cls()
-        return cls.made
-
-    def include(self, yes):
-        torch._C._dispatch_tls_set_dispatch_key_included(self.key, yes)
-
-    def exclude(self, yes):
-        torch._C._dispatch_tls_set_dispatch_key_excluded(self.key, yes)
-
-
-# Views that PyTorch makes to give a tensor another Python type (a Parameter): they must not have a Python object yet.
-_NOT_SEEN = ("detach", "alias")
-_NOT_SEEN_SPACES = ("prim", "prims", "onnx_symbolic", "quantized")
-
-
-class _Kernel:
-    """Of one operator, which is looked up when it is first called."""
-
-    def __init__(self, name):
-        self.name = name
-        self.func = self.signature = None
-
-    def __call__(self, keyset, *args, **kwargs):
-        if self.func is None:
-            namespace, _, rest = self.name.partition("::")
-            base, _, overload = rest.partition(".")
-            self.func = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
-            self.signature = _Signature(self.func)
-        recorder = _active
-        if recorder is None or not recorder.recording:
-            return _pass(self.func, args, kwargs)
-        return recorder.see(keyset, self.func, self.signature, args, kwargs)
-
-
-def _pass(func, args, kwargs):
-    """Runs an operator unseen, with all that it calls."""
-    key = _Key.made
-    key.exclude(True)
-    try:
-        return func(*args, **kwargs)
-    finally:
-        key.exclude(False)
-
-
-class _Signature:
-    """What the recorder needs to know of an operator."""
-
-    def __init__(self, func):
-        arguments = func._schema.arguments
-        self.name = func._schema.name if func._overloadname == "default" else f"{func._schema.name}.{func._overloadname}"
-        self.tensors = [(i, a.name) for i, a in enumerate(arguments) if "Tensor" in str(a.type)]
-        self.takes_storage = any(str(a.type) == "Storage" for a in arguments)  # set_
-        self.mutable = func._schema.is_mutable
-        self.in_place = self.mutable and func._schema.name.endswith("_") and bool(self.tensors) and self.tensors[0][0] == 0
-        self.casts = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCUDA")
 
 
 class Recorder:
@@ -178,9 +87,8 @@ class Recorder:
             module.register_module_forward_pre_hook(self._enter),
             module.register_module_forward_hook(self._leave, always_call=True),
         ]
-        global _active
-        key = _Key.get()
-        _active = self
+        key = Key.get()
+        _operator_key.active = self
         key.include(True)
 
     def add_root(self, root, name, args, kwargs):
@@ -265,13 +173,12 @@ class Recorder:
             self._fail()
 
     def remove(self):
-        global _active
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if _active is self:
-            _active = None
-            _Key.made.include(False)
+        if _operator_key.active is self:
+            _operator_key.active = None
+            Key.made.include(False)
 
     def _fail(self):
         self.recording = False
@@ -282,18 +189,18 @@ class Recorder:
     def see(self, keyset, func, signature, args, kwargs):
         if torch._C._current_graph_task_id() != -1:
             self.end()  # a backward that was not announced
-            return _pass(func, args, kwargs)
+            return run_unseen(func, args, kwargs)
         if threading.get_ident() != self.thread:
-            return _pass(func, args, kwargs)
+            return run_unseen(func, args, kwargs)
         values = [args[i] if i < len(args) else kwargs.get(name) for i, name in signature.tensors]
         if signature.casts and torch.is_autocast_enabled("cuda") and not any(isinstance(v, (int, float)) for v in values):
             # Autocast comes first: what it calls is seen again, with the tensors that it made.
-            return func.redispatch(keyset & _Key.made.after, *args, **kwargs)
+            return func.redispatch(keyset & Key.made.after, *args, **kwargs)
         try:
             before = self._before(signature, values)
         except Exception:
             self._fail()
-        result = _pass(func, args, kwargs)
+        result = run_unseen(func, args, kwargs)
         if self.recording:
             try:
                 self._after(signature, before, result)
