@@ -22,8 +22,14 @@ void BlockTable::Name(const Event& e) {
 }
 
 bool BlockTable::IsSizeOfParameter(uint32_t module, uint64_t bytes) const {
-  auto sizes = parameter_sizes_.find(text_ ? text_(module) : std::string_view());
-  if (sizes == parameter_sizes_.end()) sizes = parameter_sizes_.find("");
+  const std::string path(text_ ? text_(module) : std::string_view());
+  auto sizes = parameter_sizes_.find(path);
+  if (sizes == parameter_sizes_.end()) {
+    // A module without parameters below it (an activation function) casts none, whatever the sizes of its tensors.
+    const auto below = parameter_sizes_.lower_bound(path + ".");
+    if (!path.empty() && (below == parameter_sizes_.end() || !below->first.starts_with(path + "."))) return false;
+    sizes = parameter_sizes_.find("");
+  }
   return sizes != parameter_sizes_.end() && sizes->second.contains(bytes);
 }
 

@@ -145,7 +145,7 @@ class BlockTable {
     visitor.OnBirth(b);
   }
   void Name(const Event& e);
-  // Of a parameter of that module; of any, where the module has none of its own (a tied weight).
+  // Of a parameter of that module (a tied weight has a name in each); of any, where only modules below it have some.
   bool IsSizeOfParameter(uint32_t module, uint64_t bytes) const;
 
   std::function<std::string_view(uint32_t)> text_;

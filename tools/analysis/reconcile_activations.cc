@@ -50,8 +50,8 @@ std::vector<ActivationCheck> CheckActivations(const EventInput& input, const Hin
     check.not_covered = recorded.saved.not_covered;
     check.analytic_by_place = recorded.saved.by_module;
     if (const auto source = input.NewSource(); source.ok()) {
-      for (const BlockGroup& g : GroupsAt(**source, hindsight, t.device, mark->moment.sequence, Category::kActivation))
-        check.traced_by_place[g.site] += g.bytes.requested;
+      const auto groups = GroupsAt(**source, hindsight, t.device, {{mark->moment.sequence, Category::kActivation}});
+      for (const BlockGroup& g : groups[0]) check.traced_by_place[g.site] += g.bytes.requested;
     }
     out.push_back(std::move(check));
   }

@@ -3,6 +3,7 @@
 Nothing here needs a call from the training script. All names are found by walking modules and optimizers.
 """
 
+import collections.abc
 import gc
 import sys
 import traceback
@@ -247,7 +248,7 @@ class Hooks:
             if value.is_cuda and value.grad_fn is None and not isinstance(value, torch.nn.Parameter):
                 self._name_tensor(value, INPUT, "input")
         elif depth < 4:
-            if hasattr(value, "values") and hasattr(value, "keys"):
+            if isinstance(value, collections.abc.Mapping):
                 value = value.values()
             elif not isinstance(value, (list, tuple)):
                 return
