@@ -82,7 +82,8 @@ uint64_t ModuleRow::traced_rounded() const {
 }
 
 absl::StatusOr<std::vector<ModuleRow>> ByModule(const EventInput& input, const Analysis& analysis,
-                                                const Hindsight& hindsight, size_t depth) {
+                                                const Hindsight& hindsight, size_t depth,
+                                                const std::map<std::string, uint64_t>* analytic_activations) {
   const Timeline& t = analysis.timeline;
   const Metadata metadata(analysis.source.metadata_json);
   const auto owners = Owners(metadata);
@@ -117,6 +118,12 @@ absl::StatusOr<std::vector<ModuleRow>> ByModule(const EventInput& input, const A
     const auto trained = owner.trainable ? static_cast<double>(owner.bytes) * (1 + state_share) : 0.0;
     row.textbook = row.textbook.value_or(0) + owner.bytes + static_cast<uint64_t>(trained);
   }
+  if (analytic_activations != nullptr) {
+    for (const auto& [place, bytes] : *analytic_activations) {
+      ModuleRow& row = rows[Shortened(place, depth)];
+      row.analytic_activation = row.analytic_activation.value_or(0) + bytes;
+    }
+  }
   std::vector<ModuleRow> out;
   for (auto& [module, row] : rows) {
     row.module = module;
@@ -137,13 +144,15 @@ nlohmann::ordered_json ByModuleJson(const std::vector<ModuleRow>& rows) {
       categories[std::string(CategoryName(static_cast<Category>(c)))] = {
           {"requested_bytes", b.requested}, {"rounded_bytes", b.rounded}, {"count", b.count}};
     }
-    out.push_back({{"module", row.module},
-                   {"textbook_bytes", row.textbook ? Json(*row.textbook) : Json(nullptr)},
-                   {"requested_bytes", row.traced_requested()},
-                   {"rounded_bytes", row.traced_rounded()},
-                   {"at_peak_requested_bytes", row.at_peak.requested},
-                   {"at_peak_rounded_bytes", row.at_peak.rounded},
-                   {"categories", std::move(categories)}});
+    out.push_back(
+        {{"module", row.module},
+         {"textbook_bytes", row.textbook ? Json(*row.textbook) : Json(nullptr)},
+         {"analytic_activation_bytes", row.analytic_activation ? Json(*row.analytic_activation) : Json(nullptr)},
+         {"requested_bytes", row.traced_requested()},
+         {"rounded_bytes", row.traced_rounded()},
+         {"at_peak_requested_bytes", row.at_peak.requested},
+         {"at_peak_rounded_bytes", row.at_peak.rounded},
+         {"categories", std::move(categories)}});
   }
   return out;
 }
@@ -151,15 +160,17 @@ nlohmann::ordered_json ByModuleJson(const std::vector<ModuleRow>& rows) {
 std::string ByModuleText(const std::vector<ModuleRow>& rows, size_t shown) {
   std::string out =
       "\nBy module: each category at its own peak, rounded bytes (the textbook: parameters, gradients, optimizer "
-      "state)\n";
+      "state; analytic: activations by the operators that ran)\n";
   TextTable table;
-  table.Row(
-      {"module", "textbook", "parameter", "gradient", "optimizer state", "activation", "others", "at the peak of all"});
+  table.Row({"module", "textbook", "parameter", "gradient", "optimizer state", "activation", "analytic", "others",
+             "at the peak of all"});
   ModuleRow rest;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i >= shown) {
       for (size_t c = 0; c < kCategoryCount; ++c) rest.own_peak[c].Merge(rows[i].own_peak[c]);
       rest.at_peak.Merge(rows[i].at_peak);
+      if (rows[i].analytic_activation)
+        rest.analytic_activation = rest.analytic_activation.value_or(0) + *rows[i].analytic_activation;
       if (rows[i].textbook) rest.textbook = rest.textbook.value_or(0) + *rows[i].textbook;
     }
     if (i >= shown && i + 1 != rows.size()) continue;
@@ -171,8 +182,9 @@ std::string ByModuleText(const std::vector<ModuleRow>& rows, size_t shown) {
                                        : Cat("(", rows.size() - shown, " more)");
     table.Row({name, row.textbook ? Grouped(*row.textbook) : std::string("-"), Grouped(of(Category::kParameter)),
                Grouped(of(Category::kGradient)), Grouped(of(Category::kOptimizerState)),
-               Grouped(of(Category::kActivation)), Grouped(row.traced_rounded() - known),
-               Grouped(row.at_peak.rounded)});
+               Grouped(of(Category::kActivation)),
+               row.analytic_activation ? Grouped(*row.analytic_activation) : std::string("-"),
+               Grouped(row.traced_rounded() - known), Grouped(row.at_peak.rounded)});
   }
   return out + table.Text();
 }

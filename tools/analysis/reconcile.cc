@@ -35,7 +35,9 @@ class Builder {
       if (row.category != "gradient" && row.textbook) out_.textbook_total += *row.textbook;
     }
     if (module_depth_) {
-      absl::StatusOr<std::vector<ModuleRow>> rows = ByModule(input_, out_.analysis, hindsight_, *module_depth_);
+      const ActivationCheck* check = LargestCheck(out_.activation_checks);
+      absl::StatusOr<std::vector<ModuleRow>> rows = ByModule(input_, out_.analysis, hindsight_, *module_depth_,
+                                                             check != nullptr ? &check->analytic_by_place : nullptr);
       if (!rows.ok()) return rows.status();
       out_.by_module = *std::move(rows);
     }
