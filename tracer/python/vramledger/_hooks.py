@@ -150,7 +150,7 @@ class Hooks:
             if _describe.current() is None:
                 self._watch(1)
             _describe.begin(known[1])
-            _operators.enter_root(self.library, module, known[1].name, args, kwargs)
+            _operators.enter_root(self.library, module, known[1].name, args, kwargs, from_hook=self._calls is None)
         self._name_inputs((args, kwargs))
 
     def _is_part_of_a_root(self, module):

@@ -384,8 +384,8 @@ def enabled():
     return os.environ.get("VRAMLEDGER_OPERATORS", "1") != "0"
 
 
-def enter_root(library, root, name, args, kwargs):
-    """A model that has not been described begins a training forward."""
+def enter_root(library, root, name, args, kwargs, from_hook):
+    """A model that has not been described begins a training forward. `from_hook`: told by one of PyTorch's global hooks, not before the call."""
     global _recorder
     try:
         if _recorder is not None and not _recorder.recording:
@@ -397,8 +397,9 @@ def enter_root(library, root, name, args, kwargs):
             _recorder.add_root(root, name, args, kwargs)
             _watch_backward()
             _recorder.begin()
-            # This module's hooks had been collected before ours were among them.
-            _recorder.enter(_paths[root])
+            if from_hook:
+                # This module's hooks had been collected before ours were among them.
+                _recorder.enter(_paths[root])
         elif _recorder.thread == threading.get_ident():
             _recorder.add_root(root, name, args, kwargs)
     except Exception:
