@@ -77,8 +77,10 @@ void DeviceAllocator::UpdateSettings(const AllocatorSettings& settings) {
 
 bool DeviceAllocator::SetMemoryFractionLocked(double fraction) {
   if (!(fraction >= 0 && fraction <= 1)) return false;
+  // MemoryInfo would make a context on a device that may never be used.
   DeviceMemoryInfo info;
-  if (fraction < 1 && memory_.MemoryInfo(device_, &info) != DeviceResult::kOk) return false;
+  if (fraction < 1) info.total_bytes = memory_.TotalBytes(device_);
+  if (fraction < 1 && info.total_bytes == 0 && memory_.MemoryInfo(device_, &info) != DeviceResult::kOk) return false;
   has_limit_ = fraction < 1;
   limit_bytes_ = static_cast<size_t>(std::round(fraction * static_cast<double>(info.total_bytes)));
   return true;

@@ -138,6 +138,9 @@ uint32_t StackProbe::Capture(absl::FunctionRef<uint32_t(std::string_view)> inter
   static VRAMLEDGER_FAST_TLS bool busy = false;
   if (busy) return 0;
   busy = true;
+  const struct Done {
+    ~Done() { busy = false; }
+  } done;
   std::string text;
   uint64_t key = 1;
   if (python_) AppendPython(&text, &key);
@@ -148,7 +151,6 @@ uint32_t StackProbe::Capture(absl::FunctionRef<uint32_t(std::string_view)> inter
     std::lock_guard<std::mutex> guard(mutex_);
     ids_[key] = id;
   }
-  busy = false;
   return id;
 }
 

@@ -68,7 +68,7 @@ VRAMLEDGER_EXPORT size_t vramledger_torch_name_gradients(void* handle, int (*nam
       others[odd++] = static_cast<uint32_t>(i);
       continue;
     }
-    const at::Tensor& gradient = parameter->grad();
+    const at::Tensor gradient = parameter->grad();
     if (!gradient.defined()) continue;
     const c10::TensorImpl& impl = *gradient.unsafeGetTensorImpl();
     if (!IsPlain(impl)) {

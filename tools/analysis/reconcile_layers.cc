@@ -15,8 +15,10 @@ std::vector<ReconcileLayer> LayerTable(const Metadata& metadata, const std::vect
     // The list that has this model: the first in which anything of it lives.
     const std::string model = layer.path.substr(0, layer.path.find('.'));
     for (const ActivationCheck& check : checks) {
-      const auto place = check.analytic_by_place.lower_bound(model);
-      if (place == check.analytic_by_place.end() || !std::string_view(place->first).starts_with(model)) continue;
+      const auto place = check.analytic_by_place.lower_bound(model + ".");
+      const bool below =
+          place != check.analytic_by_place.end() && std::string_view(place->first).starts_with(model + ".");
+      if (!below && !check.analytic_by_place.contains(model)) continue;
       const auto analytic = check.analytic_by_place.find(layer.path), traced = check.traced_by_place.find(layer.path);
       layer.analytic = analytic == check.analytic_by_place.end() ? 0 : analytic->second;
       layer.traced = traced == check.traced_by_place.end() ? 0 : traced->second;

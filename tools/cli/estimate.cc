@@ -206,9 +206,10 @@ void AddOptions(CLI::App* command, Options* o) {
   command->add_option("--pipeline-parallel", p->pipeline, "stages")->check(count);
   command->add_option("--pipeline-stage", p->stage, "the stage to answer for, from 0 (default 0)");
   command->add_option("--virtual-stages", p->virtual_stages, "model chunks of a rank (interleaved 1F1B)")->check(count);
-  command->add_option("--virtual-group", p->warmup_group, "micro-batches a chunk takes at once (default: the stages)");
-  command->add_option("--first-stage-layers", p->first_layers, "where the first stage differs");
-  command->add_option("--last-stage-layers", p->last_layers, "where the last stage differs");
+  command->add_option("--virtual-group", p->warmup_group, "micro-batches a chunk takes at once (default: the stages)")
+      ->check(count);
+  command->add_option("--first-stage-layers", p->first_layers, "where the first stage differs")->check(count);
+  command->add_option("--last-stage-layers", p->last_layers, "where the last stage differs")->check(count);
   command->add_option("--expert-parallel", p->expert, "ranks that share the experts")->check(count);
   command->add_option("--expert-tensor-parallel", p->expert_tensor,
                       "ranks that share each expert (default: as tensor)");

@@ -168,7 +168,11 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
   m.labels = Number(c, {"num_labels"}, m.type == "vit" ? 1000 : 0);
   m.mtp_layers = Number(c, {"mtp_layers"});
   if (m.vocabulary == 0 && m.type != "vit") return Bad("lacks the vocabulary's size");
-  if (m.patch == 0 || m.kv_heads == 0 || m.head_dim == 0) return Bad("has a size of 0");
+  if (m.patch == 0 || m.kv_heads == 0 || m.head_dim == 0 || m.intermediate == 0) return Bad("has a size of 0");
+  if (m.experts != 0 && m.expert_intermediate == 0) return Bad("has experts of width 0");
+  if (m.kv_lora_rank != 0 && (m.v_dim == 0 || m.qk_nope_dim + m.qk_rope_dim == 0))
+    return Bad(
+        "has kv_lora_rank, but lacks the dimensions of its heads (v_head_dim, qk_nope_head_dim, qk_rope_head_dim)");
   SetFamily(c, &m);
   m.norms_per_layer = Number(c, {"norms_per_layer"}, m.norms_per_layer);
   m.qk_norm = Flag(c, "qk_norm", m.qk_norm);

@@ -127,6 +127,8 @@ class Reader {
               "), whose output has no known shape: export it with fixed shapes, or run ONNX shape inference on it"));
     shape = OnnxShapes::Checked(*std::move(shape));
     if (!shape) return TooLarge(n.output(0));
+    if (n.op_type() == "Gemm" && in.size() < 2)
+      return absl::InvalidArgumentError(Cat("has a node, \"", n.name(), "\" (Gemm), with fewer than two inputs"));
     Apply(n, in, *shape);
     return absl::OkStatus();
   }

@@ -49,13 +49,23 @@ absl::Status CheckParallelism(const ModelConfig& m, const Parallelism& p) {
                 p.expert_tensor_ranks())}) {
     if (!status.ok()) return status;
   }
+  if (m.vocabulary != 0 && p.tensor > m.vocabulary)
+    return absl::InvalidArgumentError(
+        Cat("--tensor-parallel ", p.tensor, " is more than the vocabulary of ", m.vocabulary));
   if (p.stage >= p.pipeline)
     return absl::InvalidArgumentError(Cat("stage ", p.stage, " is not one of ", p.pipeline, " pipeline stages"));
   if (p.pipeline > std::max<uint64_t>(m.layers, 1))
     return absl::InvalidArgumentError(
         Cat(p.pipeline, " pipeline stages are more than the model's ", m.layers, " layers"));
-  if (p.first_layers + p.last_layers > m.layers)
+  if (p.first_layers > m.layers || p.last_layers > m.layers - p.first_layers)
     return absl::InvalidArgumentError("the first and last stage have more layers than the model");
+  const uint64_t named = (p.first_layers != 0 ? 1 : 0) + (p.last_layers != 0 ? 1 : 0);
+  if (named != 0 && p.pipeline > 1) {
+    const uint64_t inner = p.pipeline - std::min(named, p.pipeline), rest = m.layers - p.first_layers - p.last_layers;
+    if (named > p.pipeline || (inner == 0 && rest != 0) || inner > rest)
+      return absl::InvalidArgumentError(
+          Cat(rest, " layers are left for ", inner, " stages between the first and the last"));
+  }
   if (p.pipeline > 1 && m.decoder_layers != 0)
     return absl::InvalidArgumentError("pipeline stages of an encoder-decoder model are not known");
   if (p.virtual_stages > 1 && p.pipeline == 1)

@@ -156,7 +156,8 @@ void OutsideWatch::AskNvml(int device) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     comparable = host_.SegmentChanges() == changes;
   }
-  if (why != nvml_state_) Say("nvml", nvml_state_ = why);
+  // The first device that is refused speaks for all: a state that came and went with the devices would be said for ever.
+  if (why != "on" && nvml_state_ == "on") Say("nvml", nvml_state_ = why);
   if (!use || !comparable) return;
   const auto said = std::make_tuple(use->own_bytes, use->other_bytes, use->other_processes);
   if (const auto it = said_.find(device); it != said_.end() && it->second == said) return;

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,10 +17,14 @@ namespace {
 
 constexpr size_t kPiecesWorthAThread = 4;
 
+// After a read that gave less than was asked for.
+const char* WhyNot() { return errno != 0 ? std::strerror(errno) : "the file ends before"; }
+
 }  // namespace
 
 bool ReadFully(int fd, void* out, size_t bytes, uint64_t offset) {
   char* p = static_cast<char*>(out);
+  errno = 0;
   while (bytes > 0) {
     const ssize_t n = ::pread(fd, p, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
@@ -47,7 +52,7 @@ void ChunkLoader::Load(const TracePiece& piece, LoadedPiece* out) {
   out->error.clear();
   if (!piece.sealed) {
     if (!ReadFully(fd_, out->records.data(), raw_bytes, piece.offset)) {
-      out->error = absl::StrCat("slot at offset ", piece.offset, " could not be read: ", std::strerror(errno));
+      out->error = absl::StrCat("slot at offset ", piece.offset, " could not be read: ", WhyNot());
       return;
     }
     size_t records = piece.records;
@@ -58,7 +63,7 @@ void ChunkLoader::Load(const TracePiece& piece, LoadedPiece* out) {
   packed_.resize(piece.payload_bytes);
   if (!ReadFully(fd_, packed_.data(), packed_.size(), piece.offset)) {
     out->error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
-                              " could not be read: ", std::strerror(errno));
+                              " could not be read: ", WhyNot());
     return;
   }
   const size_t n = ZSTD_decompress(out->records.data(), raw_bytes, packed_.data(), packed_.size());
@@ -80,7 +85,12 @@ void ChunkLoader::Run() {
         spare_.pop_back();
       }
     }
-    Load(piece, &loaded);
+    try {
+      Load(piece, &loaded);
+    } catch (const std::exception& failure) {
+      loaded.records.clear();
+      loaded.error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader), " could not be held in memory (", failure.what(), ")");
+    }
     {
       std::lock_guard<std::mutex> guard(mutex_);
       ready_.push_back(std::move(loaded));

@@ -33,7 +33,10 @@ constexpr const char* kLossNames[] = {"the buffer was full", "the disk was full"
 class TraceReader : public EventSource {
  public:
   TraceReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
-  ~TraceReader() override { ::close(fd_); }
+  ~TraceReader() override {
+    loader_.reset();  // its thread reads from the file
+    ::close(fd_);
+  }
 
   absl::Status Initialize();
   bool Next(Event* event) override;
@@ -41,7 +44,13 @@ class TraceReader : public EventSource {
     const auto it = strings_.find(id);
     return it == strings_.end() ? std::string_view() : std::string_view(it->second);
   }
-  const std::string& metadata_json() const override { return metadata_text_; }
+  const std::string& metadata_json() const override {
+    if (metadata_changed_) {
+      metadata_text_ = metadata_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      metadata_changed_ = false;
+    }
+    return metadata_text_;
+  }
   const SourceHealth& health() const override { return health_; }
   std::string_view format() const override { return "trace"; }
 
@@ -78,7 +87,8 @@ class TraceReader : public EventSource {
   bool finished_ = false;
   absl::flat_hash_map<uint32_t, std::string> strings_;
   nlohmann::json metadata_ = nlohmann::json::object();
-  std::string metadata_text_ = "{}";
+  mutable std::string metadata_text_ = "{}";  // of metadata_, unless that has changed since
+  mutable bool metadata_changed_ = false;
   size_t metadata_bytes_ = 0;
   SourceHealth health_;
 };
@@ -218,7 +228,7 @@ bool TraceReader::AbsorbText(const ControlRecord& head) {
     return true;
   }
   metadata_.merge_patch(patch);
-  metadata_text_ = metadata_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  metadata_changed_ = true;
   return true;
 }
 

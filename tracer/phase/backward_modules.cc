@@ -33,7 +33,14 @@ void BackwardModules::Follow(const Event& event) {
     return;
   }
   if (event.kind == RecordKind::kModuleEnter) {
+    if (t.modules.size() == kMaxDepth) {
+      ++t.deeper;
+      return;
+    }
     t.modules.push_back(event.a);
+  } else if (t.deeper != 0) {
+    --t.deeper;
+    return;
   } else if (!t.modules.empty()) {
     t.modules.pop_back();
   }

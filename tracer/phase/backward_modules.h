@@ -11,11 +11,12 @@
 
 namespace vramledger {
 
-// Thread rule: one thread. Memory: for each recorded thread, at most kMaxChanges entries of 12 bytes; what is older has
-// no module any more.
+// Thread rule: one thread. Memory: for each recorded thread, at most kMaxChanges entries of 16 bytes and kMaxDepth of its
+// modules; what is older or deeper has no module.
 class BackwardModules {
  public:
   static constexpr size_t kMaxChanges = size_t{1} << 18;
+  static constexpr size_t kMaxDepth = 4096;
 
   // To be shown every event in order. Sets module and node of allocations made in backward outside every module.
   void See(Event* event) {
@@ -40,6 +41,7 @@ class BackwardModules {
   };
   struct Thread {
     std::vector<uint32_t> modules;
+    uint64_t deeper = 0;  // modules entered beyond kMaxDepth
     std::vector<Change> changes;  // ascending
     uint32_t node_name = 0;
     uint32_t node_module = 0;

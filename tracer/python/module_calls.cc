@@ -6,7 +6,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -17,7 +20,7 @@ struct Known {
   uint32_t name;        // string id of the module's path
 };
 
-// What attach() was given. The callbacks never raise: vramledger/_hooks.py catches what fails in them.
+// What attach() was given. The callbacks let pass only what is no Exception (an interrupt, an exit), which then ends the call.
 struct State {
   vectorcallfunc original = nullptr;
   PyObject* function = nullptr;
@@ -30,6 +33,7 @@ struct State {
   bool watch_results = false;
   PyObject* training = nullptr;  // the string
   absl::flat_hash_map<PyObject*, Known>* known = nullptr;
+  size_t sweep_at = 4096;  // modules: then the dead are dropped
 };
 
 State state;
@@ -55,7 +59,27 @@ void Forget() {
   for (auto& [object, known] : old) Py_DECREF(known.reference);
 }
 
-// The string id of the module's path; 0 with no exception set when it has none.
+void Sweep() {
+  std::vector<PyObject*> dead;
+  for (auto it = state.known->begin(); it != state.known->end();) {
+    const auto here = it++;
+    if (Refers(here->second.reference, here->first)) continue;
+    dead.push_back(here->second.reference);
+    state.known->erase(here);
+  }
+  state.sweep_at = std::max<size_t>(4096, 2 * state.known->size());
+  for (PyObject* reference : dead) Py_DECREF(reference);
+}
+
+// Drops an error that is the hooks' own; false for an interrupt or an exit, which stays.
+bool Forgiven() {
+  if (PyErr_Occurred() == nullptr) return true;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyErr_Clear();
+  return true;
+}
+
+// The string id of the module's path; 0 when it has none, or with an exception set.
 uint32_t NameOf(PyObject* module) {
   const auto it = state.known->find(module);
   if (it != state.known->end() && Refers(it->second.reference, module)) return it->second.name;
@@ -65,10 +89,11 @@ uint32_t NameOf(PyObject* module) {
   Py_XDECREF(id);
   PyObject* reference = met && !PyErr_Occurred() ? PyWeakref_NewRef(module, nullptr) : nullptr;
   if (reference == nullptr) {
-    PyErr_Clear();
+    Forgiven();
     return 0;
   }
   PyObject* stale = nullptr;
+  if (state.known->size() >= state.sweep_at) Sweep();
   Known& entry = (*state.known)[module];
   stale = entry.reference;
   entry = {reference, static_cast<uint32_t>(name)};
@@ -94,14 +119,14 @@ PyObject* Keywords(PyObject* const* values, PyObject* names) {
   return dict;
 }
 
-// Calls back; whatever it returns or raises is dropped.
-void Tell(PyObject* callback, PyObject* module, PyObject* second, PyObject* third) {
+// Calls back; what it returns is dropped. False with an exception set that is to end the call.
+bool Tell(PyObject* callback, PyObject* module, PyObject* second, PyObject* third) {
   if (second != nullptr && third != nullptr) {
     PyObject* args[] = {module, second, third};
     PyObject* none = PyObject_Vectorcall(callback, args, 3, nullptr);
     Py_XDECREF(none);
   }
-  if (PyErr_Occurred()) PyErr_Clear();
+  return Forgiven();
 }
 
 PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* names) {
@@ -109,12 +134,14 @@ PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
   if (count < 1) return state.original(callable, args, nargsf, names);  // it will complain itself
   PyObject* const module = args[0];
   const uint32_t name = NameOf(module);
+  if (PyErr_Occurred()) return nullptr;
   if (state.depth() == 0) {
     PyObject* positional = Positional(args + 1, count - 1);
     PyObject* keywords = Keywords(args + count, names);
-    Tell(state.root, module, positional, keywords);
+    const bool goes_on = Tell(state.root, module, positional, keywords);
     Py_XDECREF(positional);
     Py_XDECREF(keywords);
+    if (!goes_on) return nullptr;
   }
   PyObject* training = PyObject_GetAttr(module, state.training);
   const int trains = training != nullptr ? PyObject_IsTrue(training) : 0;
@@ -125,8 +152,9 @@ PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
   state.exit();
   if (state.watch_results && output != nullptr) {
     PyObject* positional = Positional(args + 1, count - 1);
-    Tell(state.result, module, positional, output);
+    const bool goes_on = Tell(state.result, module, positional, output);
     Py_XDECREF(positional);
+    if (!goes_on) Py_CLEAR(output);
   }
   return output;
 }

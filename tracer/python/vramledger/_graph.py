@@ -13,7 +13,8 @@ class Graph:
 
     def __init__(self, library):
         try:
-            c = ctypes.CDLL(str(torch_library_path(torch.__version__)))
+            # With the GIL held: another thread could drop a gradient while it is looked at.
+            c = ctypes.PyDLL(str(torch_library_path(torch.__version__)))
             self._watch, self._forget, self._name = (
                 getattr(c, f"vramledger_torch_{name}") for name in ("watch_parameters", "forget_parameters", "name_gradients"))
             library.set_node_reader(ctypes.cast(c.vramledger_torch_current_node, ctypes.c_void_p))
