@@ -122,6 +122,8 @@ class Recorder:
             self._module = self._stack.pop()
 
     def _enter(self, module, args):
+        if torch.compiler.is_compiling():
+            return
         if threading.get_ident() != self.thread:
             return
         if not self._stack and self.recording:
@@ -133,6 +135,8 @@ class Recorder:
         self.enter(_paths.get(module) or type(module).__name__)
 
     def _leave(self, module, args, output):
+        if torch.compiler.is_compiling():
+            return
         if threading.get_ident() != self.thread:
             return
         self.leave()
