@@ -184,6 +184,7 @@ class DeviceAllocator {
   VmmPlace FindVmmPlace(const Request& request) const;
   Supply MapPlace(const Request& request, const VmmPlace& place, Block** block);
   size_t ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t keep_end);
+  Block* TakeBlockOfOtherClass(const Request& request);
   Supply SupplyVmmBlock(const Request& request, Block** block);
 
   // device_pools.cc: private pools.

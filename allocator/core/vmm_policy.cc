@@ -151,6 +151,16 @@ size_t DeviceAllocator::ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t 
   return gathered;
 }
 
+// A free block in an arena of another class of the request's stream.
+Block* DeviceAllocator::TakeBlockOfOtherClass(const Request& request) {
+  for (Pool* pool : shared_pools_) {
+    Request other = request;
+    other.pool = StreamPoolFor(*pool, request.pool->stream);
+    if (Block* block = TakeFreeBlock(other)) return block;
+  }
+  return nullptr;
+}
+
 DeviceAllocator::Supply DeviceAllocator::SupplyVmmBlock(const Request& request, Block** out) {
   if (request.pool->pool->small) {
     // A part of a granule between large blocks, which nothing large can use.
@@ -180,11 +190,7 @@ DeviceAllocator::Supply DeviceAllocator::SupplyVmmBlock(const Request& request, 
     const size_t wanted = reserved_bytes() + place.unmapped_bytes;
     if (wanted > allowance && ReclaimGranules(wanted - allowance, keep, keep_end) < wanted - allowance) {
       // What is free now lies in parts of granules. One in the arena of another class may do.
-      for (Pool* pool : shared_pools_) {
-        Request other = request;
-        other.pool = StreamPoolFor(*pool, request.pool->stream);
-        if ((*out = TakeFreeBlock(other)) != nullptr) return Supply::kOk;
-      }
+      if ((*out = TakeBlockOfOtherClass(request)) != nullptr) return Supply::kOk;
     }
 
     limited_by_fraction_ = false;
@@ -201,7 +207,12 @@ DeviceAllocator::Supply DeviceAllocator::SupplyVmmBlock(const Request& request, 
       missing = place.unmapped_bytes > info.free_bytes ? place.unmapped_bytes - info.free_bytes : vmm_state_.granule;
     }
     if (ReclaimGranules(missing, keep, keep_end) > 0) continue;
-    if (waited || captures_ > 0) return Supply::kOutOfMemory;
+    if (waited || captures_ > 0) {
+      // The allowance may be more than the device has, so that none of these was looked at before.
+      *out = TakeBlockOfOtherClass(request);
+      if (*out == nullptr && !private_pools_.empty()) *out = TakeLentBlock(request);
+      return *out != nullptr ? Supply::kOk : Supply::kOutOfMemory;
+    }
     waited = true;
     ++num_alloc_retries_;
     ReleaseCachedBlocks();

@@ -187,6 +187,33 @@ TEST_F(VmmPolicy, PrivatePoolsHavePlainSegments) {
   ASSERT_EQ(allocator_->EndAllocateToPool(0, id), PoolStatus::kOk);
 }
 
+// As under native; there the pool would lend before anything is released, here what can move goes first.
+TEST_F(VmmPolicy, APrivatePoolLendsWhenTheDeviceHasNoMore) {
+  StartVmm("", OfSize(64 * kMiB));
+  const PoolId id{1, 0};
+  ASSERT_EQ(allocator_->BeginAllocateToPool(0, id, [](StreamHandle) { return true; }), PoolStatus::kOk);
+  void* const own = Take(40 * kMiB);
+  Give(own);
+  ASSERT_EQ(allocator_->EndAllocateToPool(0, id), PoolStatus::kOk);
+  EXPECT_EQ(Take(30 * kMiB), nullptr);
+  ASSERT_EQ(allocator_->SetPoolUseWhenOut(0, id, true), PoolStatus::kOk);
+  EXPECT_EQ(Take(30 * kMiB), own);
+}
+
+// Where the allowance is more than the device has, running out is the first sign that parts of granules are needed.
+TEST_F(VmmPolicy, APartOfAGranuleOfAnotherClassServesBeforeMemoryIsOut) {
+  StartVmm("", OfSize(kGiB));
+  constexpr size_t kBrief = kMiB + kMiB / 8;
+  Give(Take(kBrief));  // brief from now on
+  Give(Take(kGiB));
+  allocator_->EmptyCache();
+  Take(kGiB - 6 * kMiB);
+  Take(3 * kMiB + kMiB / 2);
+  Take(kMiB + kMiB / 4);  // and 1.25 MiB behind it stay free
+  ASSERT_EQ(Reserved(), static_cast<int64_t>(kGiB));
+  EXPECT_NE(Take(kBrief), nullptr);
+}
+
 TEST_F(VmmPolicy, ADeviceWithoutVirtualMemoryHasTheNativePolicy) {
   SimulatedDeviceOptions options;
   options.has_vmm = false;
