@@ -109,7 +109,8 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
   request.pool = StreamPoolFor(*pool, stream);
 
   Block* block = TakeFreeBlock(request);
-  if (block == nullptr) {
+  const bool supplied = block == nullptr;
+  if (supplied) {
     const Supply supply = FindBlock(request, &block);
     if (supply != Supply::kOk) {
       result.status = supply == Supply::kFailed ? AllocationStatus::kDeviceError : AllocationStatus::kOutOfMemory;
@@ -127,7 +128,10 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
   const bool was_split = block->is_split();
   Block* rest = ShouldSplit(*block, request.bytes) ? Split(block, request.bytes) : nullptr;
   Activate(block, bytes, tag, was_split, rest);
-  if (vmm_) vmm_state_.lifetimes.Born(kind, block);
+  if (vmm_) {
+    vmm_state_.lifetimes.Born(kind, block);
+    if (supplied) NoteHighestLive();
+  }
   result.address = reinterpret_cast<void*>(block->address);
   result.block_bytes = block->bytes;
   return result;

@@ -179,6 +179,7 @@ class DeviceAllocator {
   size_t VmmGranule();
   Pool& VmmPool(size_t bytes, uint16_t kind);
   FreeSet::Cursor VmmFit(const Request& request, FreeSet::Cursor smallest) const;
+  void NoteHighestLive();
   size_t VmmAllowance(size_t requested);
   Supply NewArena(StreamPool* pool, size_t least);
   VmmPlace FindVmmPlace(const Request& request) const;

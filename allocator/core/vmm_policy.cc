@@ -47,12 +47,19 @@ FreeSet::Cursor DeviceAllocator::VmmFit(const Request& request, FreeSet::Cursor 
   return lowest;
 }
 
-// What may be reserved before free granules are moved rather than new ones mapped.
-size_t DeviceAllocator::VmmAllowance(size_t requested) {
-  const auto live = static_cast<size_t>(counters_.Current(Metric::kActiveBytes));
+// The statistics' peak can be reset, this one not.
+void DeviceAllocator::NoteHighestLive() {
   const auto peak = static_cast<size_t>(counters_.Read(Metric::kActiveBytes)[kAllPools].peak);
-  vmm_state_.highest_live = std::max({vmm_state_.highest_live, peak, live + requested});
-  return vmm_state_.highest_live + vmm_state_.highest_live / kAllowance;
+  vmm_state_.highest_live = std::max(vmm_state_.highest_live, peak);
+}
+
+// What may be reserved before free granules are moved rather than new ones mapped. A request that fails in the end,
+// which may be far larger than all that is ever live, raises it for no other.
+size_t DeviceAllocator::VmmAllowance(size_t requested) {
+  NoteHighestLive();
+  const auto live = static_cast<size_t>(counters_.Current(Metric::kActiveBytes));
+  const size_t highest = std::max(vmm_state_.highest_live, live + requested);
+  return highest + highest / kAllowance;
 }
 
 DeviceAllocator::Supply DeviceAllocator::NewArena(StreamPool* pool, size_t least) {

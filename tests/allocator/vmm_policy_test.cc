@@ -214,6 +214,14 @@ TEST_F(VmmPolicy, APartOfAGranuleOfAnotherClassServesBeforeMemoryIsOut) {
   EXPECT_NE(Take(kBrief), nullptr);
 }
 
+TEST_F(VmmPolicy, AHugeRequestThatFailsChangesNothingForOthers) {
+  StartVmm("", OfSize(512 * kMiB));
+  EXPECT_EQ(Take(600 * kMiB), nullptr);
+  Give(Take(40 * kMiB, 1));
+  EXPECT_NE(Take(40 * kMiB, 2), nullptr);
+  EXPECT_EQ(Reserved(), static_cast<int64_t>(40 * kMiB));  // the same granules
+}
+
 TEST_F(VmmPolicy, ADeviceWithoutVirtualMemoryHasTheNativePolicy) {
   SimulatedDeviceOptions options;
   options.has_vmm = false;
