@@ -169,6 +169,7 @@ Block* DeviceAllocator::TakeBlockOfOtherClass(const Request& request) {
 }
 
 DeviceAllocator::Supply DeviceAllocator::SupplyVmmBlock(const Request& request, Block** out) {
+  rejected_ = false;
   if (request.pool->pool->small) {
     // A part of a granule between large blocks, which nothing large can use.
     Request other = request;

@@ -222,6 +222,18 @@ TEST_F(VmmPolicy, AHugeRequestThatFailsChangesNothingForOthers) {
   EXPECT_EQ(Reserved(), static_cast<int64_t>(40 * kMiB));  // the same granules
 }
 
+TEST_F(VmmPolicy, AFailureCountsAfterAPrivatePoolWasRefused) {
+  StartVmm("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", OfSize(128 * kMiB));
+  ASSERT_TRUE(allocator_->SetMemoryFraction(1, 0));
+  const PoolId id{1, 0};
+  ASSERT_EQ(allocator_->BeginAllocateToPool(0, id, [](StreamHandle) { return true; }), PoolStatus::kOk);
+  EXPECT_EQ(Take(100 * kMiB), nullptr);
+  ASSERT_EQ(allocator_->EndAllocateToPool(0, id), PoolStatus::kOk);
+  EXPECT_EQ(Stats().num_ooms, 0);
+  EXPECT_EQ(Take(200 * kMiB), nullptr);
+  EXPECT_EQ(Stats().num_ooms, 1);
+}
+
 TEST_F(VmmPolicy, ADeviceWithoutVirtualMemoryHasTheNativePolicy) {
   SimulatedDeviceOptions options;
   options.has_vmm = false;
