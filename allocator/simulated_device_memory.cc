@@ -189,7 +189,8 @@ DeviceResult SimulatedDeviceMemory::Map(int device, void* address, size_t bytes)
   Device& d = devices_[static_cast<size_t>(device)];
   const uintptr_t at = Address(address);
   auto reserved = d.reservations.upper_bound(at);
-  if (at % kGranularity != 0 || bytes == 0 || bytes % kGranularity != 0 || reserved == d.reservations.begin() ||
+  const size_t granularity = options_.map_granularity;
+  if (at % granularity != 0 || bytes == 0 || bytes % granularity != 0 || reserved == d.reservations.begin() ||
       at + bytes > std::prev(reserved)->first + std::prev(reserved)->second) {
     return Error(DeviceResult::kError, "map outside of a reserved range, or not in granules");
   }

@@ -15,8 +15,8 @@
 
 namespace vramledger {
 
-// Where a driver puts the next allocation. Both are met in the field; the public snapshots (tests/results/replay.md) show
-// two kinds of driver and nothing between them:
+// Where a driver puts the next allocation. Both are met in the field; the public snapshots (tests/results/replay.md)
+// show two kinds of driver and nothing between them:
 // - up: at the lowest free place, packed without gaps at multiples of 2 MiB, at low addresses (0x7..., 36 bits);
 // - down: at the highest free place, at addresses like a host's (0x7f..., 47 bits); segments of 2 MiB at multiples of
 //   2 MiB, larger ones at multiples of 32 MiB, with gaps between them.
@@ -35,6 +35,7 @@ struct SimulatedDeviceOptions {
   size_t used_elsewhere_bytes = 0;           // of each: contexts, libraries, other processes
   AddressOrder address_order = AddressOrder::kUp;
   bool has_vmm = true;
+  size_t map_granularity = size_t{2} << 20;  // what addresses and sizes of mappings are multiples of
   Completion completion = Completion::kAtOnce;
   uint32_t delay = 0;
   uint64_t seed = 1;
@@ -52,7 +53,7 @@ class SimulatedDeviceMemory : public DeviceMemory {
   DeviceResult MemoryInfo(int device, DeviceMemoryInfo* info) override;
   DeviceResult Allocate(int device, size_t bytes, void** address) override;
   DeviceResult Free(int device, void* address) override;
-  size_t granularity(int) override { return kGranularity; }
+  size_t granularity(int) override { return options_.map_granularity; }
   DeviceResult ReserveAddress(int device, size_t bytes, void** address) override;
   DeviceResult ReleaseAddress(int device, void* address, size_t bytes) override;
   DeviceResult Map(int device, void* address, size_t bytes) override;

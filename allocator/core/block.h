@@ -33,8 +33,8 @@ struct Block {
   StreamPool* pool = nullptr;
   Segment* segment = nullptr;
   BlockState state = BlockState::kFree;
-  uint16_t kind = 0;  // policy vmm: what its request was like, see Lifetimes
-  uint32_t order = 0;     // counts up with every block that is made, see EqualSizeOrder::kBlockAge
+  uint16_t kind = 0;   // policy vmm: what its request was like, see Lifetimes
+  uint32_t order = 0;  // counts up with every block that is made, see EqualSizeOrder::kBlockAge
   uint32_t pending_events = 0;
   uint32_t since = 0;  // policy vmm: number of the request at which it was handed out, or became free
   BlockTag tag;
@@ -43,6 +43,18 @@ struct Block {
   std::unique_ptr<std::vector<StreamHandle>> used_by;
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
+};
+
+// Borders of the whole pages inside a block of an expandable segment; `first` is not below `last` if there are none.
+// Pages are counted from the segment's beginning, which may lie anywhere.
+struct WholePages {
+  uintptr_t first, last;
+  explicit WholePages(const Block& block) {
+    const uintptr_t origin = block.segment->address;
+    const size_t page = block.segment->page_bytes;
+    first = origin + (block.address - origin + page - 1) / page * page;
+    last = origin + (block.address + block.bytes - origin) / page * page;
+  }
 };
 
 // Hands out structures from slabs and takes them back; memory returns to the system with the arena.

@@ -326,11 +326,8 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
 
 // Unmaps the whole pages inside a free block.
 void DeviceAllocator::UnmapBlock(Block* block) {
-  const Segment& segment = *block->segment;
-  const size_t page = segment.page_bytes;
-  const uintptr_t first = segment.address + (block->address - segment.address + page - 1) / page * page;
-  const uintptr_t last = segment.address + (block->address + block->bytes - segment.address) / page * page;
-  if (first < last) UnmapPart(block, first, last);
+  const WholePages pages(*block);
+  if (pages.first < pages.last) UnmapPart(block, pages.first, pages.last);
 }
 
 // Gives the address space back when nothing of the segment is mapped any more, except under the policy vmm.

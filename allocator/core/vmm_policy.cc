@@ -129,7 +129,7 @@ size_t DeviceAllocator::ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t 
   const size_t granule = vmm_state_.granule;
   struct Candidate {
     Block* block;
-    uintptr_t first, last;
+    WholePages pages;
   };
   std::vector<Candidate> candidates;
   for (Pool* pool : shared_pools_) {
@@ -139,9 +139,8 @@ size_t DeviceAllocator::ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t 
         Block* block = free.At(cursor);
         if (!block->segment->expandable() || (block->address < keep_end && block->address + block->bytes > keep))
           continue;
-        const uintptr_t first = (block->address + granule - 1) / granule * granule;
-        const uintptr_t last = (block->address + block->bytes) / granule * granule;
-        if (first < last) candidates.push_back({block, first, last});
+        const WholePages pages(*block);
+        if (pages.first < pages.last) candidates.push_back({block, pages});
       }
     }
   }
@@ -151,8 +150,8 @@ size_t DeviceAllocator::ReclaimGranules(size_t bytes, uintptr_t keep, uintptr_t 
   for (const Candidate& c : candidates) {
     if (gathered >= bytes) break;
     const size_t wanted = (bytes - gathered + granule - 1) / granule * granule;
-    const size_t part = std::min<size_t>(wanted, c.last - c.first);
-    UnmapPart(c.block, c.last - part, c.last);
+    const size_t part = std::min<size_t>(wanted, c.pages.last - c.pages.first);
+    UnmapPart(c.block, c.pages.last - part, c.pages.last);
     gathered += part;
   }
   return gathered;

@@ -234,6 +234,18 @@ TEST_F(VmmPolicy, AFailureCountsAfterAPrivatePoolWasRefused) {
   EXPECT_EQ(Stats().num_ooms, 1);
 }
 
+TEST_F(VmmPolicy, GranulesAreCountedFromWhereTheAddressSpaceBegins) {
+  SimulatedDeviceOptions options = OfSize(64 * kMiB);
+  options.scripted_reservations = {(uintptr_t{7} << 40) + kMiB};
+  options.map_granularity = kMiB;
+  StartVmm("", options);
+  void* block = Take(40 * kMiB, 1);
+  ASSERT_NE(block, nullptr);
+  Give(block);
+  EXPECT_NE(Take(60 * kMiB, 2), nullptr);
+  EXPECT_EQ(static_cast<int64_t>(device_->used_bytes(0)), Reserved());
+}
+
 TEST_F(VmmPolicy, ADeviceWithoutVirtualMemoryHasTheNativePolicy) {
   SimulatedDeviceOptions options;
   options.has_vmm = false;
