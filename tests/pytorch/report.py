@@ -8,7 +8,10 @@ REASONS = {
     ("torch", "TestMemPool.test_graph_capture_reclaim_shared_pool"):
         "the setting `graph_capture_record_stream_reuse` is not honoured: memory that other streams used in a capture is reused after the capture",
     ("torch", "TestCudaAllocator.test_allocator_backend"): "expects PyTorch's `cudaMallocAsync` back end to be current; ours is",
-    ("torch", "TestCudaAllocator.test_memory_compile_regions"): "open: not yet understood",
+    ("torch", "TestCudaAllocator.test_memory_compile_regions"):
+        "open: not yet understood (PyTorch's allocator gives the regions 0/0, 1/0, 0/0 outside the test too)",
+    ("torch", "TestCudaAllocator.test_memory_plots"): "open: fails with the stacks of freed memory forgotten too; not yet understood",
+    ("torch", "TestCudaAllocator.test_memory_plots_free_stack"): "open: fails with the stacks of freed memory forgotten too; not yet understood",
 }
 
 HEAD = """# PyTorch's own tests of its CUDA allocator
