@@ -193,7 +193,7 @@ def test_two_ranks_of_distributed_training():
             sharded(torch.randn(4, 32, device="cuda")).sum().backward()
             dist.barrier()
             dist.destroy_process_group()
-            print(f"done {rank}\n", end="", flush=True)
+            print(f"done {rank}\\n", end="", flush=True)
 
         if __name__ == "__main__":
             with socket.socket() as probe:

@@ -107,6 +107,8 @@ class Hooks:
         """Before the outermost module of a thread."""
         if _is_traced():
             return
+        if hasattr(module, "_orig_mod"):
+            _operators.finish()  # before the compiler sees the recorder's hooks
         try:
             self._enter_root(module, args, kwargs)
         except Exception:

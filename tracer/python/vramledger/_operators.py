@@ -426,7 +426,8 @@ def _may_record(root):
 def finish(tensors=()):
     """The backward begins, or an optimizer's step: publish what was recorded. Never raises."""
     global _recorder
-    if _recorder is None:
+    # A compiler that traces a backward has put our hooks among its guards: they must not go now.
+    if _recorder is None or torch.compiler.is_compiling():
         return
     try:
         _recorder.end(tensors)
