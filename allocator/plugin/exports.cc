@@ -60,6 +60,7 @@ VRAMLEDGER_EXPORT void vramledger_begin_scope(int phase, uint32_t name) {
 VRAMLEDGER_EXPORT void vramledger_end_scope() { Plugin::Get().EndScope(); }
 VRAMLEDGER_EXPORT void vramledger_enter_module(uint32_t name, int training) { Plugin::Get().EnterModule(name, training != 0); }
 VRAMLEDGER_EXPORT void vramledger_exit_module() { Plugin::Get().ExitModule(); }
+VRAMLEDGER_EXPORT void vramledger_forward_failed() { Plugin::Get().phases().ForwardFailed(); }
 VRAMLEDGER_EXPORT size_t vramledger_module_depth() { return Plugin::Get().phases().module_depth(); }
 // 1 if the storage is a live block of ours.
 VRAMLEDGER_EXPORT int vramledger_name(void* address, int role, uint32_t name, uint64_t bytes) {

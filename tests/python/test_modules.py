@@ -178,3 +178,42 @@ def test_no_stacks_unless_asked_for_and_a_wrong_wish_is_said(bench):
     assert not any(g["stack"] for g in bench.json("report", bench.folder / "t.vlt")["peak"]["blocks_by_size"])
     done = bench.dryrun(STACKS % "observe", env={"VRAMLEDGER_STACKS": "python"})
     assert "mode observe records no stacks" in done.stderr
+
+
+def test_what_follows_a_failed_forward_is_no_forward(bench):
+    bench.dryrun("""
+    import torch, vramledger
+    vramledger.install(trace="t.vlt")
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(8, 8)
+        def forward(self, x, fail=False):
+            if fail:
+                raise RuntimeError
+            return self.fc(x)
+    net = Net().cuda()
+    x = torch.ones(4, 8, device="cuda")
+    net(x).sum().backward()
+    try:
+        net(x, fail=True)
+    except RuntimeError:
+        pass
+    kept = torch.empty(5 << 20, dtype=torch.uint8, device="cuda")
+    """)
+    assert [e["phase"] for e in events(bench) if e["kind"] == "alloc" and e["requested_bytes"] == str(5 << 20)] == ["idle"]
+
+
+def test_batches_that_differ_are_noted(bench):
+    script = """
+    import torch, vramledger
+    vramledger.install(trace="t.vlt")
+    net = torch.nn.Linear(8, 8).cuda()
+    for batch in %s:
+        net(torch.ones(batch, 8, device="cuda")).sum().backward()
+    """
+    bench.dryrun(script % "(4, 64, 4)")
+    assert bench.json("export", bench.folder / "t.vlt")["metadata"].get("batch_size_varies") is True
+    assert bench.json("advise", bench.folder / "t.vlt", "--capacity", "1GiB")["notes"][0:]
+    bench.dryrun(script % "(4, 4)")
+    assert "batch_size_varies" not in bench.json("export", bench.folder / "t.vlt")["metadata"]

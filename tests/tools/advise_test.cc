@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tools/analysis/batch_model.h"
 #include "tools/analysis/reconcile.h"
 #include "tools/analysis/timeline.h"
@@ -274,6 +276,21 @@ TEST(Advise, WithoutABatchSizeItSaysSo) {
   const auto a = Advise(EventInput::FromList("test", *list), nullptr, question);
   ASSERT_TRUE(a.ok());
   EXPECT_FALSE(a->notes.empty());
+}
+
+TEST(Advise, BatchesOfSeveralSizesGetNoAdviceOnTheBatch) {
+  const auto list = ReadTextEvents(
+      "vramledger events 1\nmeta {\"batch_size\": 64, \"batch_size_varies\": true}\nphase forward\nalloc a 1M\nphase "
+      "backward\nfree a\nphase "
+      "optimizer\nstep SGD\n");
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const auto a = Advise(EventInput::FromList("test", *list), nullptr, question);
+  ASSERT_TRUE(a.ok());
+  EXPECT_FALSE(a->batch.has_value());
+  for (const Suggestion& s : a->suggestions) EXPECT_NE(s.id, "LARGEST_BATCH");
+  EXPECT_TRUE(std::any_of(a->notes.begin(), a->notes.end(),
+                          [](const std::string& n) { return n.find("several sizes") != std::string::npos; }));
 }
 
 TEST(Advise, JsonContract) {

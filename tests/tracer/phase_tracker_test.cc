@@ -61,6 +61,15 @@ TEST_F(PhaseTrackerTest, AModuleCalledInsideAnOptimizersClosureIsAForward) {
   tracker_.EndScope();
 }
 
+TEST_F(PhaseTrackerTest, AForwardThatFailedIsOver) {
+  tracker_.EnterModule(1, /*training=*/true);
+  tracker_.ForwardFailed();
+  EXPECT_EQ(tracker_.OnAllocation().phase, Phase::kForward) << "an outer module still runs";
+  tracker_.ExitModule();
+  tracker_.ForwardFailed();
+  EXPECT_EQ(tracker_.OnAllocation().phase, Phase::kIdle);
+}
+
 TEST_F(PhaseTrackerTest, ANamedScopeWithoutAPhaseChangesNothing) {
   tracker_.BeginScope(Phase::kUnknown, 3);
   EXPECT_EQ(tracker_.OnAllocation().phase, Phase::kLoad);

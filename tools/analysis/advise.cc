@@ -59,7 +59,8 @@ class Adviser {
     const auto allowed = static_cast<uint64_t>(static_cast<double>(out_.capacity) * (1 - out_.headroom_share));
     out_.usable = allowed > out_.outside ? allowed - out_.outside : 0;
     out_.baseline_peak = t.peak.total.rounded;
-    out_.batch = metadata.batch_size();
+    batch_varies_ = JsonBool(metadata.root(), "batch_size_varies");
+    if (!batch_varies_) out_.batch = metadata.batch_size();
     if (absl::Status s = ReadSecond(metadata); !s.ok()) return s;
     ReadReserved(metadata);
     ReadFailure(metadata);
@@ -211,7 +212,9 @@ class Adviser {
     if (!out_.batch) {
       if (second_ != nullptr)
         return absl::InvalidArgumentError("the trace does not say its batch size, so two traces cannot be compared");
-      out_.notes.push_back("the trace does not say its batch size: no advice on the batch");
+      out_.notes.push_back(
+          batch_varies_ ? "batches of several sizes ran, and the peak belongs to one of them: no advice on the batch"
+                        : "the trace does not say its batch size: no advice on the batch");
       return absl::OkStatus();
     }
     const uint64_t batch = *out_.batch;
@@ -494,6 +497,7 @@ class Adviser {
   std::vector<uint64_t> norm_shape_;  // input of the norm whose output is being read
   std::string reader_parent_;
   Advice out_;
+  bool batch_varies_ = false;
 };
 
 }  // namespace

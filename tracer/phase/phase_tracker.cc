@@ -210,4 +210,9 @@ void PhaseTracker::ExitModule() {
   if (t.modules.empty() && program_phase() == Phase::kEval) Change(Phase::kIdle);
 }
 
+void PhaseTracker::ForwardFailed() {
+  const ThreadState& t = State();
+  if (t.modules.empty() && main_thread_.load(std::memory_order_relaxed) == t.number && program_phase() == Phase::kForward) Change(Phase::kIdle);
+}
+
 }  // namespace vramledger

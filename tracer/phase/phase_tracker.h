@@ -55,6 +55,8 @@ class PhaseTracker {
   // A module's forward on this thread.
   void EnterModule(uint32_t name, bool training);
   void ExitModule();
+  // The outermost module of this thread was left by an exception: no loss and no backward follow.
+  void ForwardFailed();
   size_t module_depth() const;
 
   // The Python hooks are in place: optimizer steps and modules are announced, and need not be guessed from the signals.

@@ -27,6 +27,7 @@ struct State {
   void (*enter)(uint32_t, int) = nullptr;
   void (*exit)() = nullptr;
   size_t (*depth)() = nullptr;
+  void (*failed)() = nullptr;  // the outermost module raised
   PyObject* meet = nullptr;    // (module) -> string id, None if it is to be asked again
   PyObject* root = nullptr;    // (module, args, kwargs) before the outermost module of this thread
   PyObject* result = nullptr;  // (module, args, output) after each, while watched
@@ -150,6 +151,7 @@ PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
   state.enter(name, trains > 0);
   PyObject* output = state.original(callable, args, nargsf, names);
   state.exit();
+  if (output == nullptr && state.depth() == 0) state.failed();
   if (state.watch_results && output != nullptr) {
     PyObject* positional = Positional(args + 1, count - 1);
     const bool goes_on = Tell(state.result, module, positional, output);
@@ -169,8 +171,8 @@ void SetEntry(PyFunctionObject* function, vectorcallfunc entry) {
 
 PyObject* Attach(PyObject*, PyObject* args) {
   PyObject *function = nullptr, *meet = nullptr, *root = nullptr, *result = nullptr;
-  unsigned long long enter = 0, exit = 0, depth = 0;
-  if (!PyArg_ParseTuple(args, "O!KKKOOO", &PyFunction_Type, &function, &enter, &exit, &depth, &meet, &root, &result)) return nullptr;
+  unsigned long long enter = 0, exit = 0, depth = 0, failed = 0;
+  if (!PyArg_ParseTuple(args, "O!KKKKOOO", &PyFunction_Type, &function, &enter, &exit, &depth, &failed, &meet, &root, &result)) return nullptr;
 #ifdef Py_GIL_DISABLED
   PyErr_SetString(PyExc_RuntimeError, "the table of modules relies on the global interpreter lock");
   return nullptr;
@@ -185,6 +187,7 @@ PyObject* Attach(PyObject*, PyObject* args) {
   state.enter = reinterpret_cast<void (*)(uint32_t, int)>(static_cast<uintptr_t>(enter));
   state.exit = reinterpret_cast<void (*)()>(static_cast<uintptr_t>(exit));
   state.depth = reinterpret_cast<size_t (*)()>(static_cast<uintptr_t>(depth));
+  state.failed = reinterpret_cast<void (*)()>(static_cast<uintptr_t>(failed));
   Py_INCREF(meet);
   Py_INCREF(root);
   Py_INCREF(result);
@@ -213,8 +216,8 @@ PyObject* ForgetNames(PyObject*, PyObject*) {
 
 PyMethodDef methods[] = {
     {"attach", &Attach, METH_VARARGS,
-     "attach(function, enter, exit, depth, meet, root, result): surrounds every call of the function, which is torch.nn.Module._call_impl. enter, exit and depth "
-     "are addresses of the allocator's vramledger_enter_module, _exit_module and _module_depth; meet(module) gives the string id of a module "
+     "attach(function, enter, exit, depth, failed, meet, root, result): surrounds every call of the function, which is torch.nn.Module._call_impl. enter, exit, depth and "
+     "failed are addresses of the allocator's vramledger_enter_module, _exit_module, _module_depth and _forward_failed; meet(module) gives the string id of a module "
      "not seen before (None: ask again), root(module, args, kwargs) precedes a thread's outermost module, result(module, args, output) follows each while watched. Once per process."},
     {"watch_results", &WatchResults, METH_O, "watch_results(on): whether result() is called."},
     {"forget", &ForgetNames, METH_NOARGS, "forget(): asks meet() again for every module."},

@@ -52,6 +52,8 @@ class RootDescription:
         self.kind = type(unwrapped(root)).__name__
         self.complete = False
         self.batch_size = None
+        self.root_batch = None      # first dimension of the model's own first argument
+        self.batch_varies = False
         self.layers = []
         self._paths = {id(module): plain_path(root, path) for path, module in root.named_modules()}
         self.measure(root, described)
@@ -141,6 +143,12 @@ def optimizer(optimizer, name):
         "fused": defaults.get("fused"), "momentum": defaults.get("momentum"), "param_count": sum(p.numel() for p in parameters),
         "tensor_count": len(parameters),
     }
+
+
+def first_batch(args, kwargs):
+    """The first dimension of the first tensor among a call's arguments, None if there is none."""
+    shape = _first_shape(args) or _first_shape(list(kwargs.values()))
+    return shape[0] if shape else None
 
 
 def _first_shape(value):

@@ -63,7 +63,7 @@ class Hooks:
         library = self.library
         try:
             calls = module_calls()
-            addresses = [library.address(f"vramledger_{name}") for name in ("enter_module", "exit_module", "module_depth")]
+            addresses = [library.address(f"vramledger_{name}") for name in ("enter_module", "exit_module", "module_depth", "forward_failed")]
             calls.attach(torch.nn.Module._call_impl, *addresses, self._name_of, self._begin_root, self._see_result)
             self._calls = calls
         except (LibraryError, RuntimeError):
@@ -153,7 +153,18 @@ class Hooks:
                 self._watch(1)
             _describe.begin(known[1])
             _operators.enter_root(self.library, module, known[1].name, args, kwargs, from_hook=self._calls is None)
+        if known is not None and module.training:
+            self._compare_batch(known[1], args, kwargs)
         self._name_inputs((args, kwargs))
+
+    def _compare_batch(self, description, args, kwargs):
+        """Where batches differ from step to step, no peak belongs to the batch size that the description has."""
+        batch = _describe.first_batch(args, kwargs)
+        if description.root_batch is None:
+            description.root_batch = batch
+        elif batch not in (None, description.root_batch) and not description.batch_varies:
+            description.batch_varies = True
+            self.library.metadata({"batch_size_varies": True})
 
     def _is_part_of_a_root(self, module):
         return any(reference() is not None and any(m is module for m in reference().modules()) for reference, _ in self._roots.values())
