@@ -36,13 +36,15 @@ def main():
     tool, python, folder = sys.argv[1:4]
     rows = []
     for model, script in MODELS.items():
-        native, traced = [], []
+        times = {"native": [], "torch": [], "plugin": []}
         for _ in range(RUNS):
-            native.append(step_ms(tool, python, script, "native", folder))
-            traced.append(step_ms(tool, python, script, "plugin", folder))
-            print(f"{model}: native {native[-1]:.1f} ms, traced {traced[-1]:.1f} ms", file=sys.stderr)
-        ratio = statistics.median(b / a for a, b in zip(native, traced))
-        rows.append({"model": model, "native_ms": statistics.median(native), "traced_ms": statistics.median(traced), "ratio": ratio, "runs": RUNS})
+            for mode, taken in times.items():
+                taken.append(step_ms(tool, python, script, mode, folder))
+            print(f"{model}: " + ", ".join(f"{mode} {taken[-1]:.2f} ms" for mode, taken in times.items()), file=sys.stderr)
+        for mode in ("torch", "plugin"):
+            ratio = statistics.median(b / a for a, b in zip(times["native"], times[mode]))
+            rows.append({"model": model, "mode": mode, "native_ms": statistics.median(times["native"]), "traced_ms": statistics.median(times[mode]),
+                         "ratio": ratio, "runs": RUNS})
     json.dump(rows, sys.stdout, indent=1)
 
 
