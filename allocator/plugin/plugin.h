@@ -10,16 +10,16 @@
 #include <string>
 #include <string_view>
 
+#include "absl/container/flat_hash_map.h"
 #include "allocator/core/caching_allocator.h"
 #include "allocator/plugin/caller_probe.h"
 #include "allocator/plugin/cast_probe.h"
 #include "allocator/plugin/category_ledger.h"
 #include "allocator/plugin/recorder.h"
 #include "allocator/plugin/stack_probe.h"
-#include "absl/container/flat_hash_map.h"
-#include "tracer/format/spin_lock.h"
 #include "tracer/cupti/outside_watch.h"
 #include "tracer/cupti/phase_ranges.h"
+#include "tracer/format/spin_lock.h"
 #include "tracer/phase/phase_tracker.h"
 
 namespace vramledger {
