@@ -6,12 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/tracer/temp_file.h"
+#include "tracer/format/byte_columns.h"
 #include "tracer/format/record.h"
 #include "tracer/format/trace_reader.h"
 #include "tracer/format/trace_writer.h"
@@ -324,7 +326,37 @@ TEST(TraceReader, RefusesWhatIsNoTraceOrTooNew) {
   bytes[12] = 8;  // oldest reader
   file.Write(bytes);
   EXPECT_EQ(OpenTrace(file.path()).status().message(),
-            "'" + file.path() + "' has trace format version 9, which needs a reader of version 8 or newer; this one reads up to version 2");
+            "'" + file.path() + "' has trace format version 9, which needs a reader of version 8 or newer; this one reads up to version 3");
+}
+
+// Versions 1 and 2 hold rows where version 3 holds byte columns.
+TEST(TraceReader, ReadsOlderVersions) {
+  const struct {
+    const char* name;
+    size_t events;
+  } kFiles[] = {{"dcgan_b128.vlt", 2321}, {"dcgan_version_2.vlt", 2458}};
+  for (const auto& file : kFiles) {
+    auto reader = OpenTrace(std::string(VRAMLEDGER_TEST_DATA) + "/traces/" + file.name);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const auto events = ReadAll(**reader);
+    EXPECT_EQ(events.size(), file.events) << file.name;
+    EXPECT_EQ((*reader)->health().damage, "");
+    EXPECT_EQ(std::count_if(events.begin(), events.end(), [](const Event& e) { return e.kind == RecordKind::kAlloc; }), 803);
+  }
+}
+
+TEST(ByteColumns, HoldByteJOfEveryRecordAndComeBack) {
+  std::mt19937 random(5);
+  for (const size_t records : {0, 1, 15, 16, 63, 64, 65, 127, 128, 1000}) {
+    std::vector<uint8_t> rows(records * kRecordBytes), columns(rows.size()), back(rows.size());
+    for (uint8_t& byte : rows) byte = static_cast<uint8_t>(random());
+    RowsToColumns(rows.data(), records, columns.data());
+    for (size_t r = 0; r < records; ++r) {
+      for (size_t j = 0; j < kRecordBytes; ++j) ASSERT_EQ(columns[j * records + r], rows[r * kRecordBytes + j]) << r << ' ' << j;
+    }
+    ColumnsToRows(columns.data(), records, back.data());
+    EXPECT_EQ(back, rows);
+  }
 }
 
 TEST(TraceReader, TruncationAndBitFlipsAreReportedAndNeverCrash) {

@@ -1,6 +1,7 @@
 #include "tools/analysis/hindsight.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "tools/analysis/block_table.h"
@@ -23,6 +24,7 @@ class Pass {
       table_.Apply(e, *this);
     }
     for (const auto& entry : table_.live()) Settle(entry.second, /*at_end=*/true);
+    out_.last_allocation.insert(last_allocations_.begin(), last_allocations_.end());
     return std::move(out_);
   }
 
@@ -39,7 +41,13 @@ class Pass {
       d.held_at_reserved_peak = held_[b.device];
       d.reserved_peak_clock = table_.clock();
     }
-    out_.last_allocation[static_cast<uint64_t>(b.device) << 32 | b.stream] = table_.clock();
+    const uint64_t place = static_cast<uint64_t>(b.device) << 32 | b.stream;
+    if (place != last_place_ || last_allocation_ == nullptr) {
+      // Nodes of the map do not move.
+      last_allocation_ = &last_allocations_[place];
+      last_place_ = place;
+    }
+    *last_allocation_ = table_.clock();
   }
   void OnRequest(Block& b) { held_[b.device] -= b.rounded; }
   void OnEnd(Block& b) {
@@ -91,6 +99,9 @@ class Pass {
   Hindsight out_;
   BlockTable table_;
   SiteIds sites_;
+  std::map<uint64_t, uint64_t> last_allocations_;  // as Hindsight::last_allocation
+  uint64_t last_place_ = 0;
+  uint64_t* last_allocation_ = nullptr;  // of last_place_
   std::array<uint64_t, 256> held_{};
   std::array<uint64_t, 256> reserved_{};
 };

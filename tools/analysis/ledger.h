@@ -153,7 +153,7 @@ struct Timeline {
   // The run at even distances in events, at most kSeriesMoments of them.
   static constexpr size_t kSeriesMoments = 512;
   std::vector<Moment> series;
-  uint64_t series_every = 64;  // events
+  uint64_t series_every = 64;  // events, a power of two
 
   std::vector<StepSummary> steps;
   std::vector<LeakSuspect> leaks;

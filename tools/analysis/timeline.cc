@@ -56,7 +56,7 @@ class Pass {
       if (!out_.has_steps && table_.marks().forwards() != forwards) EndStep(e, 0, table_.marks().forwards() - 1);
       Others(e);
       Marks(e);
-      if (out_.events % out_.series_every == 0) Sample();
+      if ((out_.events & (out_.series_every - 1)) == 0) Sample();
     }
     Finish();
     return std::move(out_);
@@ -101,6 +101,7 @@ class Pass {
  private:
   // A workspace of the peak that is freed within its operator: soon, and in the phase it was born in.
   void Passed(const Block& b) {
+    if (peak_workspaces_.empty()) return;
     const auto it = peak_workspaces_.find(b.ordinal);
     if (it == peak_workspaces_.end()) return;
     peak_workspaces_.erase(it);
@@ -246,7 +247,7 @@ class Pass {
       for (size_t i = 0; i < Timeline::kSeriesMoments / 2; ++i) out_.series[i] = out_.series[2 * i + 1];
       out_.series.resize(Timeline::kSeriesMoments / 2);
       out_.series_every *= 2;
-      if (out_.events % out_.series_every != 0) return;
+      if ((out_.events & (out_.series_every - 1)) != 0) return;
     }
     Take(&out_.series.emplace_back());
   }

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tracer/format/record.h"
+#include "tracer/format/byte_columns.h"
 
 namespace vramledger {
 namespace {
@@ -50,7 +50,7 @@ void ChunkLoader::Load(const TracePiece& piece, LoadedPiece* out) {
   out->records.resize(raw_bytes);
   out->first_sequence = piece.first_sequence;
   out->error.clear();
-  if (!piece.sealed) {
+  if (piece.type == ChunkType::kRing) {
     if (!ReadFully(fd_, out->records.data(), raw_bytes, piece.offset)) {
       out->error = absl::StrCat("slot at offset ", piece.offset, " could not be read: ", WhyNot());
       return;
@@ -66,8 +66,17 @@ void ChunkLoader::Load(const TracePiece& piece, LoadedPiece* out) {
                               " could not be read: ", WhyNot());
     return;
   }
-  const size_t n = ZSTD_decompress(out->records.data(), raw_bytes, packed_.data(), packed_.size());
-  if (ZSTD_isError(n) || n != raw_bytes || crc32(0, out->records.data(), static_cast<uInt>(raw_bytes)) != piece.crc) {
+  const bool in_columns = piece.type == ChunkType::kColumns;
+  if (in_columns) columns_.resize(raw_bytes);
+  std::vector<uint8_t>& raw = in_columns ? columns_ : out->records;
+  bool sound = !in_columns || crc32_z(0, packed_.data(), packed_.size()) == piece.crc;
+  sound = sound && ZSTD_decompress(raw.data(), raw_bytes, packed_.data(), packed_.size()) == raw_bytes;
+  if (in_columns) {
+    ColumnsToRows(columns_.data(), piece.records, out->records.data());
+  } else {
+    sound = sound && crc32_z(0, raw.data(), raw_bytes) == piece.crc;
+  }
+  if (!sound) {
     out->error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
                               " is damaged (checksum or compression); reading stopped there");
   }

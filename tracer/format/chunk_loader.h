@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "tracer/format/record.h"
+
 namespace vramledger {
 
 // Where one chunk of records lies: compressed, or still raw in a slot of a ring.
@@ -21,7 +23,7 @@ struct TracePiece {
   uint64_t payload_bytes = 0;
   uint32_t records = 0;
   uint32_t crc = 0;
-  bool sealed = false;
+  ChunkType type = ChunkType::kRing;
 };
 
 struct LoadedPiece {
@@ -50,7 +52,7 @@ class ChunkLoader {
   const int fd_;
   const std::vector<TracePiece>& pieces_;
   size_t next_ = 0;  // to be handed out
-  std::vector<uint8_t> packed_;
+  std::vector<uint8_t> packed_, columns_;
   std::thread thread_;  // only where there are enough pieces
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -127,8 +127,8 @@ inline uint64_t Load48(const uint8_t (&in)[6]) {
 // ---- file header and chunks ----
 
 inline constexpr char kTraceMagic[8] = {'V', 'R', 'A', 'M', 'L', 'D', 'G', 'R'};
-inline constexpr uint32_t kFormatVersion = 2;
-inline constexpr uint32_t kMinReaderVersion = 1;
+inline constexpr uint32_t kFormatVersion = 3;
+inline constexpr uint32_t kMinReaderVersion = 3;
 inline constexpr uint32_t kFileHeaderBytes = 4096;
 
 enum class TraceState : uint32_t { kOpen = 1, kClosed = 2 };
@@ -158,17 +158,22 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) <= kFileHeaderBytes);
 
-enum class ChunkType : uint32_t { kRing = 0x474e4952 /* "RING" */, kSealed = 0x4c414553 /* "SEAL" */ };
+enum class ChunkType : uint32_t {
+  kRing = 0x474e4952,     // "RING"
+  kSealed = 0x4c414553,   // "SEAL", of versions 1 and 2: rows
+  kColumns = 0x534c4f43,  // "COLS": byte columns
+};
+constexpr bool IsSealed(ChunkType type) { return type == ChunkType::kSealed || type == ChunkType::kColumns; }
 
 // Before every chunk of the file.
 struct ChunkHeader {
   uint32_t type;           // ChunkType
   uint32_t slot_count;     // kRing: slots that follow
   uint64_t payload_bytes;  // bytes after this header, padding to 64 excluded
-  uint64_t ordinal;        // kSealed: number of the chunk of records, from 0
-  uint64_t first_sequence; // kSealed: sequence number of its first record
-  uint32_t records;        // kSealed: 32-byte slots in it
-  uint32_t raw_crc32;      // kSealed: of the decompressed records
+  uint64_t ordinal;        // sealed: number of the chunk of records, from 0
+  uint64_t first_sequence; // sealed: sequence number of its first record
+  uint32_t records;        // sealed: 32-byte slots in it
+  uint32_t crc32;          // kColumns: of the payload; kSealed: of the decompressed records
   uint64_t slot_bytes;     // kRing: bytes of one slot, header included
   uint64_t reserved;
   uint64_t header_crc32;   // of the 56 bytes before

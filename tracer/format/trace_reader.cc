@@ -144,19 +144,20 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
       CutOff(absl::StrCat("chunk header at offset ", offset, whole ? " is damaged" : " is cut off", "; what follows it was not read"));
       break;
     }
+    const auto type = static_cast<ChunkType>(chunk.type);
     const uint64_t payload_offset = offset + sizeof(chunk);
     if (chunk.payload_bytes > file_bytes - payload_offset) {
       CutOff(absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ", file_bytes - payload_offset,
                           " are there"));
-      if (chunk.type == static_cast<uint32_t>(ChunkType::kSealed)) break;
+      if (IsSealed(type)) break;
     }
-    if (chunk.type == static_cast<uint32_t>(ChunkType::kSealed)) {
+    if (IsSealed(type)) {
       if (chunk.records > kMaxRecordsPerChunk || chunk.payload_bytes > kMaxPackedBytes) {
         return absl::InvalidArgumentError(absl::StrCat("'", path_, "' is damaged: chunk at offset ", offset, " claims ", chunk.records,
                                                        " records in ", chunk.payload_bytes, " bytes, more than the format allows"));
       }
-      pieces_.push_back({chunk.ordinal, chunk.first_sequence, payload_offset, chunk.payload_bytes, chunk.records, chunk.raw_crc32, true});
-    } else if (chunk.type == static_cast<uint32_t>(ChunkType::kRing)) {
+      pieces_.push_back({chunk.ordinal, chunk.first_sequence, payload_offset, chunk.payload_bytes, chunk.records, chunk.crc32, type});
+    } else if (type == ChunkType::kRing) {
       const uint64_t record_bytes = chunk.slot_bytes < sizeof(SlotHeader) ? 0 : chunk.slot_bytes - sizeof(SlotHeader);
       if (record_bytes == 0 || record_bytes % kRecordBytes != 0 || record_bytes / kRecordBytes > kMaxRecordsPerChunk ||
           chunk.slot_count > kMaxSlots) {
@@ -170,7 +171,7 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
         if (slot.ordinal_plus_one == 0) continue;
         const uint64_t available = std::min<uint64_t>(record_bytes, file_bytes - std::min(file_bytes, at + sizeof(slot)));
         slots.push_back({slot.ordinal_plus_one - 1, slot.first_sequence, at + sizeof(slot), available / kRecordBytes * kRecordBytes,
-                         static_cast<uint32_t>(available / kRecordBytes), 0, false});
+                         static_cast<uint32_t>(available / kRecordBytes), 0, ChunkType::kRing});
       }
     } else {
       health_.notes.push_back(absl::StrCat("chunk at offset ", offset, " has an unknown type and was skipped"));
@@ -232,36 +233,46 @@ bool TraceReader::AbsorbText(const ControlRecord& head) {
   return true;
 }
 
+// A field of a record, read where it lies: a copy of the whole record would stand between its load and its use.
+template <typename T, size_t kOffset>
+T Field(const uint8_t* slot) {
+  T value;
+  std::memcpy(&value, slot + kOffset, sizeof(value));
+  return value;
+}
+#define FIELD(record, name) Field<decltype(record::name), offsetof(record, name)>(slot)
+// 48-bit fields, which are followed by at least two more bytes of the record.
+#define FIELD48(record, name) (Field<uint64_t, offsetof(record, name)>(slot) & 0xffff'ffff'ffff)
+
 void TraceReader::Decode(const uint8_t* slot, Event* event) const {
   // Every field is set, rather than the whole cleared first: this runs once for each record.
-  ControlRecord head;
-  std::memcpy(&head, slot, sizeof(head));
-  event->kind = static_cast<RecordKind>(head.kind);
-  event->phase = head.phase < kPhaseCount ? static_cast<Phase>(head.phase) : Phase::kUnknown;
-  event->device = head.device;
-  event->flags = head.flags;
-  event->time_ns = Load48(head.time48) * kTimeUnitNs;
-  event->thread = head.thread;
+  event->kind = static_cast<RecordKind>(FIELD(MemoryRecord, kind));
+  const uint8_t phase = FIELD(MemoryRecord, phase);
+  event->phase = phase < kPhaseCount ? static_cast<Phase>(phase) : Phase::kUnknown;
+  event->device = FIELD(MemoryRecord, device);
+  event->flags = FIELD(MemoryRecord, flags);
+  event->time_ns = FIELD48(MemoryRecord, time48) * kTimeUnitNs;
+  event->thread = FIELD(MemoryRecord, thread);
   event->node = event->stack = 0;
   if (IsMemoryRecord(event->kind)) {
-    MemoryRecord memory;
-    std::memcpy(&memory, slot, sizeof(memory));
-    event->stream = memory.stream;
-    event->module = memory.module;
-    event->address = Load48(memory.address48) * kAddressUnit;
-    event->rounded_bytes = uint64_t{memory.blocks} * kBlockUnit;
-    event->requested_bytes = event->rounded_bytes - std::min<uint64_t>(memory.slack, event->rounded_bytes);
+    event->stream = FIELD(MemoryRecord, stream);
+    event->module = FIELD(MemoryRecord, module);
+    event->address = FIELD48(MemoryRecord, address48) * kAddressUnit;
+    event->rounded_bytes = uint64_t{FIELD(MemoryRecord, blocks)} * kBlockUnit;
+    event->requested_bytes = event->rounded_bytes - std::min<uint64_t>(FIELD(MemoryRecord, slack), event->rounded_bytes);
     event->a = 0;
     event->b = event->c = 0;
   } else {
     event->stream = 0;
     event->module = 0;
     event->address = event->rounded_bytes = event->requested_bytes = 0;
-    event->a = head.a;
-    event->b = head.b;
-    event->c = head.c;
+    event->a = FIELD(ControlRecord, a);
+    event->b = FIELD(ControlRecord, b);
+    event->c = FIELD(ControlRecord, c);
   }
 }
+#undef FIELD
+#undef FIELD48
 
 bool TraceReader::Next(Event* event) {
   for (;;) {

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tracer/format/byte_columns.h"
 
 namespace vramledger {
 namespace {
@@ -296,18 +297,20 @@ void TraceWriter::SealSlot(const Slot& slot) {
   uint32_t records = options_.records_per_slot;
   while (records > 0 && slot.records[size_t{records - 1} * kRecordBytes] == 0) --records;
   compress_buffer_.resize(sizeof(ChunkHeader) + ZSTD_compressBound(raw_bytes));
-  const size_t used = size_t{records} * kRecordBytes;
-  const size_t packed = ZSTD_compress(compress_buffer_.data() + sizeof(ChunkHeader), compress_buffer_.size() - sizeof(ChunkHeader),
-                                      slot.records, used, options_.compression_level);
+  column_buffer_.resize(raw_bytes);
+  RowsToColumns(slot.records, records, column_buffer_.data());
+  char* payload = compress_buffer_.data() + sizeof(ChunkHeader);
+  const size_t packed = ZSTD_compress(payload, compress_buffer_.size() - sizeof(ChunkHeader), column_buffer_.data(),
+                                      size_t{records} * kRecordBytes, options_.compression_level);
   bool written = records == 0;
   if (!ZSTD_isError(packed) && records > 0) {
     ChunkHeader header{};
-    header.type = static_cast<uint32_t>(ChunkType::kSealed);
+    header.type = static_cast<uint32_t>(ChunkType::kColumns);
     header.payload_bytes = packed;
     header.ordinal = slot.header->ordinal_plus_one - 1;
     header.first_sequence = slot.header->first_sequence;
     header.records = records;
-    header.raw_crc32 = static_cast<uint32_t>(crc32(0, slot.records, static_cast<uInt>(used)));
+    header.crc32 = static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(payload), packed));
     const ChunkHeader sealed = SealHeader(header);
     std::memcpy(compress_buffer_.data(), &sealed, sizeof(sealed));
     const uint64_t total = sizeof(ChunkHeader) + packed;

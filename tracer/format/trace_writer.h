@@ -117,6 +117,7 @@ class TraceWriter {
   uint32_t slot_count_ = 0;
   std::vector<Mapping> mappings_;
   std::vector<char> compress_buffer_;
+  std::vector<uint8_t> column_buffer_;
   std::thread compressor_;
   std::mutex close_mutex_;
   bool closed_ = false;
