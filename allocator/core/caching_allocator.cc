@@ -242,6 +242,10 @@ void CachingAllocator::ForEachBlock(
   if (DeviceAllocator* d = device(device_index)) d->ForEachBlock(fn);
 }
 
+void CachingAllocator::WhileLocked(int device_index, absl::FunctionRef<void()> fn) {
+  if (DeviceAllocator* d = device(device_index)) d->WhileLocked(fn);
+}
+
 bool CachingAllocator::UpdateTag(void* address, int device_hint,
                                  absl::FunctionRef<void(const BlockView&, BlockTag&)> fn) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(address);

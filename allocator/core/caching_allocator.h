@@ -135,6 +135,9 @@ class CachingAllocator {
   void ForEachBlock(
       int device,
       absl::FunctionRef<void(const SegmentView& segment, const BlockView&, BlockState, const BlockTag&)> fn);
+  // Runs `fn` under the device's lock, so that what the observer keeps for that device stands still; `fn` must not call
+  // the allocator.
+  void WhileLocked(int device, absl::FunctionRef<void()> fn);
   // Runs `fn` on the tag of the block in use at `address` under the lock; false if there is none.
   bool UpdateTag(void* address, int device_hint, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
 

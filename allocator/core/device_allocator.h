@@ -121,6 +121,7 @@ class DeviceAllocator {
   size_t LargestFreeBlock();
   void ForEachLiveBlock(absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn);
   void ForEachBlock(absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn);
+  void WhileLocked(absl::FunctionRef<void()> fn);
   bool UpdateTag(uintptr_t address, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);
   bool UsesExpandableSegments();
   bool Restore(const std::vector<SegmentImage>& segments);

@@ -212,6 +212,11 @@ void DeviceAllocator::ForEachBlock(
   }
 }
 
+void DeviceAllocator::WhileLocked(absl::FunctionRef<void()> fn) {
+  SmallMutexLock lock(mutex_);
+  fn();
+}
+
 bool DeviceAllocator::UpdateTag(uintptr_t address, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn) {
   SmallMutexLock lock(mutex_);
   Block* block = FindLive(address);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxFrames = 12;
 
-VRAMLEDGER_FAST_TLS SiteAnswer* answers = nullptr;
+VRAMLEDGER_FAST_TLS SiteMemo* memo = nullptr;
 
 }  // namespace
 
@@ -49,7 +49,7 @@ void CallerProbe::Load() {
 
 bool CallerProbe::AskedByLibrary(size_t bytes, uint64_t context) const {
   if (torch_cuda_.end == 0 || torch_cpu_.end == 0) return false;
-  return AnswerForSite(answers, bytes, context, [this] { return WalkStack(); });
+  return MemoOfThread(memo).Answer(bytes, context, [this] { return WalkStack(); });
 }
 
 bool CallerProbe::WalkStack() const {

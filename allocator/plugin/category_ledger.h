@@ -1,5 +1,5 @@
-// Bytes per category while the program runs, by the same rules as the offline tool: what is known so far instead of the whole
-// life of a block. Lives in the tags of the core's blocks.
+// Bytes per category while the program runs, by the same rules as the offline tool: what is known so far instead of the
+// whole life of a block.
 #ifndef VRAMLEDGER_ALLOCATOR_PLUGIN_CATEGORY_LEDGER_H_
 #define VRAMLEDGER_ALLOCATOR_PLUGIN_CATEGORY_LEDGER_H_
 
@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "allocator/core/caching_allocator.h"
 #include "tracer/phase/category_rules.h"
 #include "tracer/phase/phase_tracker.h"
@@ -21,12 +22,10 @@ namespace vramledger {
 struct LiveTag {
   uint8_t phase = 0;
   uint8_t flags = 0;
-  uint8_t role = 0;
-  uint8_t category = 0;
-  uint32_t module = 0;
-  uint32_t epoch = 0;   // of the ledger at birth
   uint16_t thread = 0;
-  uint16_t reserved = 0;
+  uint32_t module = 0;
+  uint32_t cohort = 0;  // of the ledger
+  uint32_t reserved = 0;
 
   static LiveTag From(const BlockTag& tag) { return std::bit_cast<LiveTag>(tag); }
   BlockTag Pack() const { return std::bit_cast<BlockTag>(*this); }
@@ -41,6 +40,10 @@ struct CategoryBytes {
   int64_t total_peak = 0;
 };
 
+// Blocks of one device that were born between the same two changes of phase, in the same phase, with the same flags and
+// role, are of one category as long as they live. So the ledger keeps sums of such cohorts, a few dozen in a training
+// run, and a change of phase costs as many steps, however many blocks live.
+//
 // Thread rule: Add and Remove under the core's device lock (they are called by the observer); the rest from any thread.
 class CategoryLedger {
  public:
@@ -58,10 +61,33 @@ class CategoryLedger {
   void ResetPeaks(int device, CachingAllocator& core);
 
  private:
-  Category Decide(const BlockView& block, const LiveTag& tag, const PhaseMarks& marks) const;
-  void Move(CategoryBytes& bytes, const BlockView& block, BlockTag& tag, LiveTag live, Category category);
+  struct Kind {
+    uint32_t epoch = 0;  // changes of phase before the blocks' birth, from 1; 0 = the place is spare
+    uint8_t phase = 0;
+    uint8_t flags = 0;
+    uint8_t role = 0;
+    uint64_t key() const { return uint64_t{epoch} << 24 | uint64_t{phase} << 16 | uint64_t{flags} << 8 | role; }
+  };
+  struct Cohort {
+    Kind kind;
+    Category category = Category::kUnknown;
+    int64_t bytes = 0;
+    int64_t blocks = 0;  // 0: to be forgotten at the next change of phase
+  };
+  struct Device {
+    CategoryBytes bytes;
+    std::vector<Cohort> cohorts;
+    std::vector<uint32_t> spare;  // places in it
+    absl::flat_hash_map<uint64_t, uint32_t> places;
+    uint64_t last_key = UINT64_MAX;  // of the cohort that was asked for last
+    uint32_t last_place = 0;
+  };
 
-  std::vector<CategoryBytes> devices_;  // each guarded by the core's lock of that device
+  uint32_t PlaceOf(Device& device, const Kind& kind);
+  Category Decide(const Kind& kind) const;
+  static void Move(CategoryBytes& bytes, int64_t size, Category from, Category to);
+
+  std::vector<Device> devices_;  // each guarded by the core's lock of that device
   std::atomic<uint32_t> epoch_{1};
   std::mutex marks_mutex_;
   PhaseMarks marks_;

@@ -238,8 +238,8 @@ BlockTag Plugin::NewTag(size_t bytes) {
     if (stack != previous_stack) recorder_->Control(RecordKind::kStack, previous_stack = stack, 0, 0, reading.phase);
   }
   static VRAMLEDGER_FAST_TLS size_t previous_bytes = 0;
-  const uint64_t site =
-      (uint64_t{reading.module} << 24) ^ (uint64_t{tag.phase} << 16) ^ reading.thread ^ (previous_bytes << 3);
+  const uint64_t place = uint64_t{reading.module} | uint64_t{tag.phase} << 32 | uint64_t{reading.thread} << 40;
+  const uint64_t site = place * 0x9e3779b97f4a7c15u + previous_bytes;
   if (probe_.AskedByLibrary(bytes, site)) tag.flags |= kFlagLibrary;
   if (casts_.Casts(bytes, site)) tag.flags |= kFlagCast;
   previous_bytes = bytes;

@@ -1,8 +1,9 @@
-// The cost of one allocation and its free: PyTorch's native allocator and ours (through CUDAPluggableAllocator, tagged
-// and traced), in one process, on whatever device libcudart gives (tests/benchmarks/run.sh uses the virtual one). Built
-// against the installed wheel.
+// The cost of one allocation and its free: PyTorch's native allocator and ours (tagged and traced), in one process, on
+// whatever device libcudart gives (tests/benchmarks/run.sh uses the virtual one). Built against the installed wheel.
+// LIBRARY decides the mode: libvramledger_torch.so is torch, libvramledger_allocator.so plugin (through
+// CUDAPluggableAllocator).
 //
-//   alloc_pair_bench PLUGIN.so [google-benchmark's options]
+//   alloc_pair_bench LIBRARY.so [google-benchmark's options]
 #include <benchmark/benchmark.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -26,7 +27,7 @@ namespace {
 using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
 Allocator* native = nullptr;
-std::shared_ptr<Allocator> ours;
+Allocator* ours = nullptr;
 
 // Live blocks of mixed sizes with holes between them, as a training run has. The more there are, the smaller, so that
 // all fit on the card.
@@ -132,11 +133,34 @@ BENCHMARK(PairAgainstNative)
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
 
+// Makes ours the current allocator: its deleter asks the current one; the native one goes on serving whoever holds it.
+bool Install(void* library) {
+  char error[1000];
+  const auto install = reinterpret_cast<size_t (*)(char*, size_t)>(::dlsym(library, "vramledger_torch_install"));
+  if (install != nullptr) {
+    if (install(error, sizeof(error)) != 0) {
+      std::fprintf(stderr, "%s\n", error);
+      return false;
+    }
+    ours = c10::cuda::CUDACachingAllocator::get();
+    ours->init(c10::cuda::device_count());
+    return true;
+  }
+  const auto allocate = reinterpret_cast<void* (*)(size_t, int, cudaStream_t)>(::dlsym(library, "vramledger_malloc"));
+  const auto release =
+      reinterpret_cast<void (*)(void*, size_t, int, cudaStream_t)>(::dlsym(library, "vramledger_free"));
+  if (allocate == nullptr || release == nullptr) return false;
+  static const auto kept = torch::cuda::CUDAPluggableAllocator::createCustomAllocator(allocate, release);
+  torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(kept);
+  ours = kept.get();
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: alloc_pair_bench libvramledger_allocator.so [benchmark options]\n");
+    std::fprintf(stderr, "usage: alloc_pair_bench LIBRARY.so [benchmark options]\n");
     return 2;
   }
   void* library = ::dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -144,15 +168,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "cannot load '%s': %s\n", argv[1], ::dlerror());
     return 2;
   }
-  const auto allocate = reinterpret_cast<void* (*)(size_t, int, cudaStream_t)>(::dlsym(library, "vramledger_malloc"));
-  const auto release =
-      reinterpret_cast<void (*)(void*, size_t, int, cudaStream_t)>(::dlsym(library, "vramledger_free"));
-  if (allocate == nullptr || release == nullptr) return 2;
   native = c10::cuda::CUDACachingAllocator::get();
-  ours = torch::cuda::CUDAPluggableAllocator::createCustomAllocator(allocate, release);
-  // Ours becomes the current one, since its deleter asks the current one; the native one goes on serving whoever holds
-  // it.
-  torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(ours);
+  if (!Install(library)) return 2;
   native->init(c10::cuda::device_count());
   argv[1] = argv[0];
   int count = argc - 1;

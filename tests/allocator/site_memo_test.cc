@@ -1,0 +1,32 @@
+// What was found on the stack is remembered for every place of a large model.
+#include "allocator/plugin/site_memo.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+namespace vramledger {
+namespace {
+
+TEST(SiteMemo, WalksEachPlaceOfALargeModelOnce) {
+  const auto memo = std::make_unique<SiteMemo>();
+  int walks = 0;
+  for (int step = 0; step < 3; ++step) {
+    for (uint64_t module = 1; module <= 500; ++module) {
+      for (size_t request = 0; request < 20; ++request) {
+        const size_t bytes = size_t{512} << request;
+        const bool library = (module + request) % 7 == 0;
+        const bool answer = memo->Answer(bytes, module << 20 | request, [&] {
+          ++walks;
+          return library;
+        });
+        ASSERT_EQ(answer, library) << "module " << module << ", " << bytes << " bytes";
+      }
+    }
+  }
+  EXPECT_GE(walks, 10'000);
+  EXPECT_LE(walks, 10'200) << "10,000 places, each walked once but for a few that share a full line";
+}
+
+}  // namespace
+}  // namespace vramledger
