@@ -98,17 +98,17 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
 
   Request request;
   request.bytes = RoundSize(bytes);
-  const bool small = request.bytes <= kLargestSmall;
-  Pool* pool = routes_.empty() ? (small ? &small_ : &large_) : &PoolFor(small, stream);
   request.segment_bytes = SegmentSize(request.bytes);
-  uint16_t kind = 0;
-  if (vmm_ && expandable_) {
-    kind = vmm_state_.lifetimes.Next(request.bytes, likeness);
-    if (pool == &large_) pool = &VmmPool(request.bytes, kind);
-  }
-  request.pool = StreamPoolFor(*pool, stream);
+  const uint16_t kind = vmm_ && expandable_ ? vmm_state_.lifetimes.Next(request.bytes, likeness) : uint16_t{0};
+  request.pool = PoolOfRequest(request.bytes, stream, kind);
 
   Block* block = TakeFreeBlock(request);
+  if (block == nullptr && !callbacks_.empty()) {
+    const bool freed = RunFreeMemoryCallbacks();
+    // They run without the lock: the pool that served the stream may be another one now, or gone.
+    request.pool = PoolOfRequest(request.bytes, stream, kind);
+    if (freed) block = TakeFreeBlock(request);
+  }
   const bool supplied = block == nullptr;
   if (supplied) {
     const Supply supply = FindBlock(request, &block);
@@ -135,6 +135,13 @@ AllocationResult DeviceAllocator::Allocate(StreamHandle stream, size_t bytes, co
   result.address = reinterpret_cast<void*>(block->address);
   result.block_bytes = block->bytes;
   return result;
+}
+
+StreamPool* DeviceAllocator::PoolOfRequest(size_t bytes, StreamHandle stream, uint16_t kind) {
+  const bool small = bytes <= kLargestSmall;
+  Pool* pool = routes_.empty() ? (small ? &small_ : &large_) : &PoolFor(small, stream);
+  if (vmm_ && expandable_ && pool == &large_) pool = &VmmPool(bytes, kind);
+  return StreamPoolFor(*pool, stream);
 }
 
 Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
@@ -182,10 +189,6 @@ Block* DeviceAllocator::TakeFreeBlock(const Request& request) {
 
 // The order in which PyTorch tries when no cached block fits.
 DeviceAllocator::Supply DeviceAllocator::FindBlock(const Request& request, Block** block) {
-  if (!callbacks_.empty() && RunFreeMemoryCallbacks()) {
-    *block = TakeFreeBlock(request);
-    if (*block != nullptr) return Supply::kOk;
-  }
   if (UsesVmm(*request.pool->pool)) {
     const Supply supply = SupplyVmmBlock(request, block);
     if (supply == Supply::kOk || expandable_) return supply;

@@ -140,6 +140,8 @@ class DeviceAllocator {
   size_t RoundSize(size_t bytes) const;
   size_t SegmentSize(size_t rounded) const;
   StreamPool* StreamPoolFor(Pool& pool, StreamHandle stream);
+  // The pool that serves a request of `bytes`, rounded; `kind` as policy vmm's lifetimes tell it.
+  StreamPool* PoolOfRequest(size_t bytes, StreamHandle stream, uint16_t kind);
   Block* TakeFreeBlock(const Request& request);
   Supply FindBlock(const Request& request, Block** block);
   bool ShouldSplit(const Block& block, size_t bytes) const;

@@ -77,7 +77,7 @@ Plugin::Plugin() : phases_(this) {
   ::pthread_atfork(nullptr, nullptr, [] {
     Plugin& p = Get();
     p.forked_.store(true);
-    if (p.writer_ != nullptr) p.writer_->DetachInChild();
+    if (TraceWriter* const w = p.writer()) w->DetachInChild();
   });
 }
 
@@ -126,12 +126,12 @@ bool Plugin::Initialize() {
     AllocatorObserver* const observer = adapter_ != nullptr ? adapter_->Wrap(*recorder_, devices) : recorder_.get();
     core_ = std::make_unique<CachingAllocator>(*memory_, *settings, observer);
     // Only the pure form has the path in the environment; the Python package opens its trace itself.
-    if (const char* path = std::getenv("VRAMLEDGER_TRACE"); path != nullptr && *path != '\0' && writer_ == nullptr) {
+    if (const char* path = std::getenv("VRAMLEDGER_TRACE"); path != nullptr && *path != '\0' && writer() == nullptr) {
       if (const std::string error = OpenTrace(path); !error.empty()) Complain(absl::StrCat(error, "; training goes on without a trace"));
       RequestPythonHooks();
     }
-    if (writer_ != nullptr) {
-      recorder_->SetWriter(writer_.get());
+    if (TraceWriter* const w = writer()) {
+      recorder_->SetWriter(w);
       nlohmann::json devices_json = nlohmann::json::array();
       for (int i = 0; i < devices; ++i) {
         nlohmann::json device = {{"index", i}};
@@ -152,10 +152,10 @@ bool Plugin::Initialize() {
         metadata["virtual_device"] = true;
         metadata["device_name"] = device;
       }
-      writer_->AppendMetadata(metadata.dump());
+      w->AppendMetadata(metadata.dump());
     }
     ready_.store(true, std::memory_order_release);
-    if (writer_ != nullptr) StartWatching();
+    if (writer() != nullptr) StartWatching();
   });
   return ready_.load(std::memory_order_acquire);
 }
@@ -168,7 +168,7 @@ CachingAllocator* Plugin::core(std::string* error) {
 
 std::string Plugin::OpenTrace(const std::string& path) {
   std::lock_guard<std::mutex> guard(trace_mutex_);
-  if (writer_ != nullptr) return absl::StrCat("a trace is already being written to '", writer_->path(), "'");
+  if (const TraceWriter* const w = writer()) return absl::StrCat("a trace is already being written to '", w->path(), "'");
   const char* rank = std::getenv("RANK");
   std::string name = absl::StrReplaceAll(path, {{"%p", absl::StrCat(::getpid())}, {"%r", rank != nullptr ? rank : "0"}});
   if (InUseByAnother(name)) {
@@ -176,13 +176,13 @@ std::string Plugin::OpenTrace(const std::string& path) {
     Complain(absl::StrCat("the trace '", name, "' is being written by another process; this one writes '", other, "'"));
     name = std::move(other);
   }
-  auto writer = TraceWriter::Create(name);
-  if (!writer.ok()) return std::string(writer.status().message());
-  writer_ = *std::move(writer);
+  auto created = TraceWriter::Create(name);
+  if (!created.ok()) return std::string(created.status().message());
+  writer_.store(created->release(), std::memory_order_release);
   std::atexit([] { Plugin::Get().CloseTrace(); });
   // Before the devices are open there are no events; Initialize() hands the writer over.
   if (ready_.load(std::memory_order_acquire)) {
-    recorder_->SetWriter(writer_.get());
+    recorder_->SetWriter(writer());
     StartWatching();
   }
   return "";
@@ -191,7 +191,7 @@ std::string Plugin::OpenTrace(const std::string& path) {
 void Plugin::StartWatching() {
   const std::lock_guard<std::mutex> guard(watch_mutex_);
   if (outside_ != nullptr || forked_.load()) return;
-  outside_ = std::make_unique<OutsideWatch>(*this, *writer_);
+  outside_ = std::make_unique<OutsideWatch>(*this, *writer());
   outside_->Start();
   if (cupti_wanted_) outside_->StartCupti();
 }
@@ -211,14 +211,14 @@ void Plugin::YieldCupti() {
 
 void Plugin::CloseTrace() {
   std::lock_guard<std::mutex> guard(trace_mutex_);
-  if (writer_ == nullptr || trace_closed_ || forked_.load()) return;
+  if (writer() == nullptr || trace_closed_ || forked_.load()) return;
   trace_closed_ = true;
   ranges_.End();
   {
     const std::lock_guard<std::mutex> watching(watch_mutex_);
     if (outside_ != nullptr) outside_->Stop();
   }
-  writer_->Close();
+  writer()->Close();
 }
 
 BlockTag Plugin::NewTag(size_t bytes) {
@@ -232,7 +232,7 @@ BlockTag Plugin::NewTag(size_t bytes) {
     recorder_->Control(RecordKind::kNode, NodeName(reading.node.type), reading.node.type != nullptr ? reading.node.sequence : UINT64_MAX,
                        reading.forward_thread, reading.phase);
   }
-  if (stacks_.active() && !observes_ && writer_ != nullptr && ready_.load(std::memory_order_acquire)) {
+  if (stacks_.active() && !observes_ && writer() != nullptr && ready_.load(std::memory_order_acquire)) {
     static VRAMLEDGER_FAST_TLS uint32_t previous_stack = 0;
     const uint32_t stack = stacks_.Capture([this](std::string_view text) { return Intern(text); });
     if (stack != previous_stack) recorder_->Control(RecordKind::kStack, previous_stack = stack, 0, 0, reading.phase);
@@ -247,7 +247,7 @@ BlockTag Plugin::NewTag(size_t bytes) {
 }
 
 uint32_t Plugin::NodeName(const char* type) {
-  if (type == nullptr || writer_ == nullptr) return 0;
+  if (type == nullptr || writer() == nullptr) return 0;
   {
     std::lock_guard<SpinLock> guard(node_names_lock_);
     if (const auto it = node_names_.find(type); it != node_names_.end()) return it->second;
@@ -343,7 +343,8 @@ void* Plugin::BaseAllocation(void* address, size_t* bytes) noexcept {
 }
 
 uint32_t Plugin::Intern(std::string_view text) {
-  const uint32_t id = writer_ != nullptr ? writer_->InternString(text) : 0;
+  TraceWriter* const w = writer();
+  const uint32_t id = w != nullptr ? w->InternString(text) : 0;
   if (ranges_.enabled() && id != 0) {
     const std::lock_guard<std::mutex> guard(scope_names_mutex_);
     scope_names_.emplace(id, text);
@@ -430,7 +431,7 @@ void Plugin::Mark(std::string_view text) {
 }
 
 void Plugin::Metadata(std::string_view json) {
-  if (writer_ != nullptr) writer_->AppendMetadata(json);
+  if (TraceWriter* const w = writer()) w->AppendMetadata(json);
 }
 
 void Plugin::OnPhaseChange(Phase previous, Phase now, uint32_t scope) {
@@ -446,8 +447,9 @@ void Plugin::OnPhaseChange(Phase previous, Phase now, uint32_t scope) {
 std::string Plugin::StatisticsJson() {
   phases_.Settle();
   nlohmann::json out = {{"phase", PhaseName(phases_.program_phase())}, {"steps", steps_.load()}, {"devices", nlohmann::json::array()}};
-  out["trace"] = writer_ != nullptr ? nlohmann::json(writer_->path()) : nlohmann::json();
-  out["lost_records"] = writer_ != nullptr ? writer_->losses() : 0;
+  const TraceWriter* const w = writer();
+  out["trace"] = w != nullptr ? nlohmann::json(w->path()) : nlohmann::json();
+  out["lost_records"] = w != nullptr ? w->losses() : 0;
   if (!ready_.load(std::memory_order_acquire)) return out.dump();
   for (int device = 0; device < core_->device_count(); ++device) {
     const Statistics stats = core_->GetStatistics(device);

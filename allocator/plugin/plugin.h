@@ -102,6 +102,7 @@ class Plugin : public PhaseListener, public OutsideHost {
  private:
   Plugin();
   bool Initialize();
+  TraceWriter* writer() const { return writer_.load(std::memory_order_acquire); }
   // The string id of a node's name ("AddmmBackward0"), by its type's.
   uint32_t NodeName(const char* type);
   std::string OutOfMemoryText(const OutOfMemoryInfo& info);
@@ -134,7 +135,7 @@ class Plugin : public PhaseListener, public OutsideHost {
   CastProbe casts_;
   StackProbe stacks_;
   std::mutex trace_mutex_;
-  std::unique_ptr<TraceWriter> writer_;
+  std::atomic<TraceWriter*> writer_{nullptr};  // set once, never given back
   bool trace_closed_ = false;
   SpinLock node_names_lock_;
   absl::flat_hash_map<const char*, uint32_t> node_names_;

@@ -78,6 +78,29 @@ TEST_F(PrivatePoolTest, SegmentsGoBackOnlyWhenNobodyUsesThePool) {
   EXPECT_EQ(allocator_->PoolUseCount(0, kGraph), -1);
 }
 
+// The callbacks run without the lock, so the program may have done anything meanwhile.
+TEST_F(PrivatePoolTest, ACallbackMayEndThePoolThatTheRequestWasFor) {
+  static CachingAllocator* allocator = nullptr;
+  allocator = allocator_.get();
+  Begin();
+  allocator_->AddFreeMemoryCallback(
+      [](void*) {
+        if (allocator->PoolUseCount(0, kGraph) <= 0) return false;
+        allocator->EndAllocateToPool(0, kGraph);
+        allocator->ReleasePool(0, kGraph);
+        allocator->EmptyPool(0, kGraph);
+        return true;
+      },
+      nullptr);
+  void* const block = Take(3 * kMiB);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(allocator_->PoolUseCount(0, kGraph), -1) << "the pool is gone";
+  EXPECT_EQ(PoolOf(block), PoolId());
+  Give(block);
+  allocator_->EmptyCache();
+  EXPECT_EQ(device_->used_bytes(0), 0u) << "it came from the default pool";
+}
+
 TEST_F(PrivatePoolTest, WrongUseIsNamed) {
   EXPECT_EQ(allocator_->EndAllocateToPool(0, kGraph), PoolStatus::kNotRouted);
   EXPECT_EQ(allocator_->ReleasePool(0, kGraph), PoolStatus::kUnknownPool);
