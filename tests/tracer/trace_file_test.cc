@@ -334,7 +334,7 @@ TEST(TraceReader, ReadsOlderVersions) {
   const struct {
     const char* name;
     size_t events;
-  } kFiles[] = {{"dcgan_b128.vlt", 2321}, {"dcgan_version_2.vlt", 2458}};
+  } kFiles[] = {{"dcgan_b128.vlt", 2321}, {"old/dcgan_version_2.vlt", 2458}};
   for (const auto& file : kFiles) {
     auto reader = OpenTrace(std::string(VRAMLEDGER_TEST_DATA) + "/traces/" + file.name);
     ASSERT_TRUE(reader.ok()) << reader.status();
