@@ -68,6 +68,8 @@ ModelConfig CourseModel(const json& c) {
                                       {"norm", "rmsnorm"},
                                       {"hidden_act", "silu"},
                                       {"gated", true},
+                                      {"fused_qkv", false},
+                                      {"fused_gate", false},
                                       {"bias", false},
                                       {"position_embedding", "rope"}});
   EXPECT_TRUE(model.ok()) << model.status();
@@ -83,6 +85,7 @@ MemoryEstimate CourseEstimate(const json& c, uint64_t zero) {
   s.precision = c["mixed_precision"].get<bool>() ? Precision::kAutocastBfloat16 : Precision::kFloat32;
   s.attention = AttentionKernel::kEager;
   s.loop = OptimizerLoop::kSingle;
+  s.keeps_outputs = false;  // allocated bytes before the optimizer's step leave no room for logits
   s.parallel.data = c["world_size"];
   s.parallel.zero = zero;
   return EstimateMemory(CourseModel(c), s);
@@ -110,7 +113,7 @@ TEST(EstimateMeasured, ShardedOptimizerCategories) {
     if (row.metric == "phase_peak" && phase == "before_optimizer_step") {
       // In the first step, before there is any state.
       const double backward =
-          static_cast<double>(e.phases[1].bytes) - static_cast<double>(*e.analytic.optimizer_state) + unsplit;
+          static_cast<double>(e.phases[1].bytes) - static_cast<double>(*e.phases[1].categories.optimizer_state);
       ExpectWithin(0.05, backward, row);
     }
   }

@@ -5,6 +5,7 @@
 
 #include "tools/estimate/model_source.h"
 #include "tools/estimate/parameter_list.h"
+#include "tools/estimate/reduction_workspace.h"
 
 namespace vramledger {
 namespace {
@@ -82,6 +83,58 @@ TEST(Estimate, TextbookColumn) {
   EXPECT_EQ(EstimateMemory(*bert, s).textbook.optimizer_state, 437928960u);
   s.optimizer = OptimizerKind::kSgd;
   EXPECT_EQ(EstimateMemory(*bert, s).textbook.optimizer_state, 0u);
+}
+
+// Rows, columns, and what torch.sum(x, 0) of PyTorch 2.11 took from the allocator besides its result on the virtual
+// device (an H100's properties), of float32 as of bfloat16.
+TEST(Estimate, RowSumWorkspaceIsPytorchs) {
+  constexpr uint64_t kMeasured[][3] = {{64, 768, 0},
+                                       {128, 768, 0},
+                                       {256, 768, 0},
+                                       {512, 768, 0},
+                                       {1000, 768, 0},
+                                       {1024, 768, 6291968},
+                                       {2048, 768, 12583424},
+                                       {2048, 3072, 50332160},
+                                       {4096, 768, 25166336},
+                                       {4096, 4096, 134218240},
+                                       {8192, 1024, 67109376},
+                                       {16384, 1024, 134218240},
+                                       {65536, 256, 134218240},
+                                       {2048, 64, 262656},
+                                       {2048, 100, 410112},
+                                       {2048, 130, 532992},
+                                       {1576, 768, 9830912},
+                                       {1576, 3072, 39846400},
+                                       {2048, 30522, 23442944},
+                                       {100000, 16, 201216},
+                                       {32768, 12288, 201327104},
+                                       {512, 2, 0},
+                                       {16, 1000, 0},
+                                       {2048, 1, 0}};
+  for (const auto& [rows, columns, bytes] : kMeasured)
+    EXPECT_EQ(RowSumWorkspace(rows, columns), bytes) << rows << " x " << columns;
+  EXPECT_EQ(RowSumWorkspace(0, 768), 0u);
+  EXPECT_EQ(RowSumWorkspace(2048, 0), 0u);
+}
+
+TEST(Estimate, OutputsThatTheProgramKeepsStandInTheOptimizersStep) {
+  const auto gpt2 = LoadModel(Folder() + "/gpt2.json");
+  EstimateSettings s;
+  s.batch = 2;
+  s.sequence = 1024;
+  s.keeps_outputs = true;
+  const MemoryEstimate kept = EstimateMemory(*gpt2, s);
+  s.keeps_outputs = false;
+  const MemoryEstimate dropped = EstimateMemory(*gpt2, s);
+  constexpr uint64_t kLogits = uint64_t{2} * 1024 * 50257 * 4;
+  EXPECT_EQ(*dropped.phases.back().categories.activation, 0u);
+  EXPECT_GE(*kept.phases.back().categories.activation, kLogits);
+  EXPECT_GE(kept.phases.front().bytes, dropped.phases.front().bytes + kLogits);
+  s.keeps_outputs.reset();
+  EXPECT_EQ(EstimateMemory(*gpt2, s).peak, kept.peak);
+  s.kernels = KernelSet::kMegatron;
+  EXPECT_EQ(*EstimateMemory(*gpt2, s).phases.back().categories.activation, 0u);
 }
 
 TEST(Estimate, ConvolutionOutput) {

@@ -334,9 +334,9 @@ TEST(TraceReader, ReadsOlderVersions) {
   const struct {
     const char* name;
     size_t events;
-  } kFiles[] = {{"dcgan_b128.vlt", 2321}, {"old/dcgan_version_2.vlt", 2458}};
+  } kFiles[] = {{"traces/dcgan_b128.vlt", 2321}, {"old_traces/dcgan_version_2.vlt", 2458}};
   for (const auto& file : kFiles) {
-    auto reader = OpenTrace(std::string(VRAMLEDGER_TEST_DATA) + "/traces/" + file.name);
+    auto reader = OpenTrace(std::string(VRAMLEDGER_TEST_DATA) + "/" + file.name);
     ASSERT_TRUE(reader.ok()) << reader.status();
     const auto events = ReadAll(**reader);
     EXPECT_EQ(events.size(), file.events) << file.name;

@@ -33,11 +33,13 @@ const std::map<std::string, AttentionKernel> kAttention = {{"eager", AttentionKe
                                                            {"cudnn", AttentionKernel::kCudnn}};
 const std::map<std::string, OptimizerLoop> kLoops = {
     {"foreach", OptimizerLoop::kForeach}, {"fused", OptimizerLoop::kFused}, {"single", OptimizerLoop::kSingle}};
+// Of --outputs.
+const std::map<std::string, bool> kOutputs = {{"kept", true}, {"dropped", false}};
 const std::map<std::string, uint64_t> kGradients = {{"fp32", 4}, {"bf16", 2}, {"fp16", 2}};
 
 struct Options {
   std::string model, optimizer = "adamw", precision = "fp32", attention = "auto", loop = "foreach", checkpoint = "none",
-                     gradient, kernels = "pytorch", capability = "9.0", cublas, dtype, buckets = "copy";
+                     gradient, kernels = "pytorch", capability = "9.0", cublas, dtype, buckets = "copy", outputs;
   EstimateSettings settings;
   bool json = false, deployment = false;
 };
@@ -175,6 +177,11 @@ void AddOptions(CLI::App* command, Options* o) {
   command->add_option("--optimizer", o->optimizer, Cat("default adamw; ", CLI::detail::join(OptimizerNames(), ", ")));
   command->add_option("--optimizer-loop", o->loop, "foreach, fused or single (default foreach)")
       ->check(CLI::IsMember(Names(kLoops)));
+  command
+      ->add_option("--outputs", o->outputs,
+                   "kept: the program holds the model's outputs until the next step's replace them; dropped: "
+                   "it gives them up before the backward (default kept, with --kernels of Megatron-LM dropped)")
+      ->check(CLI::IsMember(Names(kOutputs)));
   command->add_flag("--weight-decay", s->weight_decay, "decay added to the gradient, as SGD and RMSprop do it");
   command->add_option("--precision", o->precision, "fp32, bf16, fp16, amp-bf16, amp-fp16 or fp64 (default fp32)")
       ->check(CLI::IsMember(Names(kPrecisions)));
@@ -231,6 +238,7 @@ void Interpret(Options* o) {
   if (!o->dtype.empty()) o->precision = kDtypes.at(o->dtype);
   s.precision = kPrecisions.at(o->precision);
   s.loop = kLoops.at(o->loop);
+  if (!o->outputs.empty()) s.keeps_outputs = kOutputs.at(o->outputs);
   if (o->attention != "auto") s.attention = kAttention.at(o->attention);
   if (!o->gradient.empty()) s.gradient_bytes = kGradients.at(o->gradient);
   s.kernels = o->kernels == "megatron"             ? KernelSet::kMegatron

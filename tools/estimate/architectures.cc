@@ -136,7 +136,18 @@ class Builder {
     if (m_.kv_lora_rank != 0) return LatentAttention(x);
     const uint64_t q = LocalHeads() * m_.head_dim, kv = LocalKeyHeads() * m_.head_dim;
     int32_t query, key, value;
-    if (m_.fused_qkv) {
+    if (m_.attention_module) {
+      // It works with the sequence first, so the product reads a copy of the batch-first input, and its bias comes
+      // after; q, k and v are then cut apart, each in one piece.
+      const int32_t first = b_.Apply("aten::clone", {b_.LowPrecision(x)}, b_.ShapeOf(x));
+      const int32_t bias = b_.LowPrecision(b_.Parameter({q + 2 * kv}));
+      const int32_t product = b_.Linear(first, m_.hidden, q + 2 * kv, false);
+      const int32_t sum = b_.Apply("aten::add.Tensor", {product, bias}, b_.ShapeOf(product));
+      const int32_t all = b_.Apply("aten::clone", {sum}, b_.ShapeOf(sum));
+      query = b_.list().View(all, {b_.rows(), q});
+      key = b_.list().View(all, {b_.rows(), kv});
+      value = b_.list().View(all, {b_.rows(), kv});
+    } else if (m_.fused_qkv) {
       const int32_t all = b_.Linear(x, m_.hidden, q + 2 * kv, m_.qkv_bias);
       query = b_.list().View(all, {b_.rows(), q});
       key = b_.list().View(all, {b_.rows(), kv});
@@ -151,8 +162,11 @@ class Builder {
       key = b_.Norm(m_.rms_norm, key, m_.head_dim);
     }
     if (m_.rotary) query = b_.Rotary(query), key = b_.Rotary(key);
-    const int32_t out =
+    int32_t out =
         b_.Attention(query, key, value, {LocalHeads(), LocalKeyHeads(), m_.head_dim, m_.head_dim}, Bias());
+    // The 16-bit kernels lay their result out as they find q, sequence first.
+    const bool as_query = s_.attention == AttentionKernel::kFlash || s_.attention == AttentionKernel::kCudnn;
+    if (m_.attention_module && !as_query) out = b_.Apply("aten::clone", {out}, b_.ShapeOf(out));
     return b_.Linear(out, q, m_.hidden, m_.out_bias);
   }
 
@@ -256,9 +270,8 @@ class Builder {
     if (m_.has_logits) {
       int32_t logits = b_.Linear(x, m_.hidden, m_.vocabulary / s_.tensor, m_.masked_head);
       if (m_.logit_softcap) logits = b_.Softcap(logits);
-      // transformers computes a causal model's loss in float32; an encoder's and T5's in the type of the logits, which
-      // autocast raises.
-      const bool upcast = IsAutocast(s_.precision) || (!m_.masked_head && m_.type != "t5");
+      // transformers computes a causal model's loss in float32; an encoder's and T5's in the type of the logits.
+      const bool upcast = !m_.masked_head && m_.type != "t5";
       Hold(logits);
       return Hold(b_.CrossEntropy(logits, upcast));
     }
@@ -271,7 +284,7 @@ class Builder {
     if (m_.labels == 0) return Hold(x);
     const int32_t logits = b_.Linear(m_.pooler ? x : first, m_.hidden, m_.labels, true);
     Hold(logits);
-    Hold(b_.CrossEntropy(logits, IsAutocast(s_.precision)));
+    Hold(b_.CrossEntropy(logits, false));
   }
 
   // One more layer that predicts the token after the next, with logits and a loss of its own.

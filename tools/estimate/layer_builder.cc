@@ -259,7 +259,9 @@ int32_t LayerBuilder::CrossEntropy(int32_t logits, bool upcast) {
   const uint64_t classes = ShapeOf(logits).back();
   const uint64_t n = Numel(logits) / classes;
   const int32_t wide = upcast && TypeOf(logits) != "float64" ? Cast(logits, "float32") : logits;
-  const int32_t scores = Apply("aten::_log_softmax", {wide}, {n, classes});
+  int32_t scores = Apply("aten::_log_softmax", {wide}, {n, classes});
+  // Autocast raises the loss's input, not the softmax's.
+  if (IsAutocast(s_.precision)) scores = Cast(scores, "float32");
   const int32_t loss = Apply("aten::nll_loss_forward", {scores, Input({n}, "int64")}, {1});
   list_.AddOutput({1}, std::string(TypeOf(scores)));
   return loss;

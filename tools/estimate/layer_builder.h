@@ -61,6 +61,8 @@ class LayerBuilder {
   uint64_t rows() const { return s_.batch * s_.sequence; }
   uint64_t norm_rows() const { return s_.sequence_parallel ? rows() / s_.tensor : rows(); }
 
+  // What autocast gives a product: the low type where it is on; a parameter is copied once.
+  int32_t LowPrecision(int32_t x);
   int32_t Parameter(std::initializer_list<uint64_t> shape);
   int32_t Input(std::vector<uint64_t> shape, std::string_view dtype);
   // A tensor that another rank sent: it needs a gradient and no operator of this rank made it.
@@ -109,7 +111,6 @@ class LayerBuilder {
   int32_t CrossEntropy(int32_t logits, bool upcast);
 
  private:
-  int32_t LowPrecision(int32_t x);
   int32_t EagerAttention(int32_t q, int32_t k, int32_t v, const Heads& heads, int32_t bias);
   int32_t FusedAttention(int32_t q, int32_t k, int32_t v, const Heads& heads, int32_t bias);
 

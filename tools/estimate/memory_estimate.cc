@@ -19,6 +19,10 @@ uint64_t CublasWorkspace(const EstimateSettings& s) {
   return s.capability == 90 ? uint64_t{32} << 20 : uint64_t{8519680};
 }
 
+// A product with a bias goes through cuBLASLt, in the forward only; its workspace is 1 MiB unless
+// CUBLASLT_WORKSPACE_SIZE says another size (getCUDABlasLtWorkspaceSize in aten/src/ATen/cuda/CUDABlas.cpp).
+constexpr uint64_t kCublasLtWorkspace = uint64_t{1} << 20;
+
 // Transformer Engine has one of its own, and one for each of the four streams of its grouped products
 // (get_cublas_workspace_size_bytes and get_multi_stream_cublas_workspace in its module/base.py).
 uint64_t EngineWorkspace(const EstimateSettings& s, bool grouped) {
@@ -26,10 +30,23 @@ uint64_t EngineWorkspace(const EstimateSettings& s, bool grouped) {
   return (s.capability >= 90 ? uint64_t{32} << 20 : uint64_t{4} << 20) * (grouped ? 5 : 1);
 }
 
+// Bytes of tensors, each rounded to 512, and of the blocks that hold them (block_size.h), where each gets a segment of
+// its own. What is made while there is cached memory (gradients, states) gets a block of its own about as often as one
+// that is cut to size: `likely`.
+struct Sized {
+  uint64_t bytes = 0, blocks = 0;
+  uint64_t likely() const { return bytes + (blocks - bytes) / 2; }
+
+  Sized() = default;
+  explicit Sized(uint64_t one) { Add(one); }
+  void Add(uint64_t each, uint64_t count = 1) {
+    bytes += RoundToUnit(each) * count;
+    blocks += FreshBlock(each) * count;
+  }
+};
+
 struct Held {
-  uint64_t parameter = 0, parameter_high = 0;
-  uint64_t gradient = 0;
-  uint64_t optimizer_state = 0, optimizer_state_high = 0, master = 0;
+  Sized parameter, gradient, optimizer_state, master;
   uint64_t temporary = 0;      // of the optimizer's step
   uint64_t communication = 0;  // buffers that stand all the time
   uint64_t gathered = 0;       // parameters and gradients of a unit while it runs
@@ -102,6 +119,7 @@ class Estimator {
     if (s_.gradient_bytes != 0) return s_.gradient_bytes;
     return Megatron() ? 4 : e_;
   }
+  bool KeepsOutputs() const { return Trains() && s_.keeps_outputs.value_or(!Megatron()); }
   bool Master() const { return (s_.master_weights || Megatron()) && e_ < 4; }
 
   LayerSettings Layers(const ModelConfig& m) const {
@@ -141,7 +159,8 @@ class Estimator {
     std::map<uint64_t, Flat> flats;  // by the number of data ranks that share them
     const uint64_t state_bytes = Master() ? 4 : e_;
     const bool on_device = s_.loop == OptimizerLoop::kFused;
-    uint64_t largest = 0, whole_state = 0, whole_state_high = 0, gradient = 0, unit = 0;
+    uint64_t largest = 0, unit = 0;
+    Sized gradient, stepped_blocks;
     std::map<ModelPart, uint64_t> of_part;
     for (const RankTensor& t : tensors_) {
       const StateTensors state =
@@ -149,14 +168,13 @@ class Estimator {
       Flat& flat = flats[t.data_ranks];
       flat.numel += t.numel() * t.count;
       for (uint64_t i = 0; i < state.count; ++i) {
-        whole_state += RoundToUnit(state.bytes[i]) * t.count;
-        whole_state_high += FreshBlock(state.bytes[i]) * t.count;
+        h_.optimizer_state.Add(state.bytes[i], t.count);
         flat.state += state.bytes[i] * t.count;
       }
       h_.paged += state.paged_bytes * t.count;
-      h_.parameter += RoundToUnit(t.numel() * e_) * t.count;
-      h_.parameter_high += FreshBlock(t.numel() * e_) * t.count;
-      gradient += RoundToUnit(t.numel() * GradientBytes()) * t.count;
+      h_.parameter.Add(t.numel() * e_, t.count);
+      gradient.Add(t.numel() * GradientBytes(), t.count);
+      stepped_blocks.Add(t.numel() * state_bytes, t.count);
       largest = std::max(largest, t.numel());
       of_part[t.part] += t.numel() * t.count;
     }
@@ -166,28 +184,25 @@ class Estimator {
     } else {
       unit = largest;
     }
-    h_.gradient = Trains() ? gradient : 0;
-    h_.optimizer_state = whole_state;
-    h_.optimizer_state_high = whole_state_high;
+    if (Trains()) h_.gradient = gradient;
     uint64_t numel = 0, share = 0, state_share = 0;
     for (const auto& [ranks, flat] : flats) {
       numel += flat.numel;
       share += ShareOf(flat.numel, ranks);
       state_share += ShareOf(flat.state, ranks);
     }
-    h_.master = Trains() && Master() ? (Shards(1) ? share : numel) * 4 : 0;
+    if (Trains() && Master()) h_.master = Sized((Shards(1) ? share : numel) * 4);
     // With 16-bit gradients Megatron-LM's optimizer keeps float32 copies of them beside its parameters.
-    if (Megatron() && Master() && GradientBytes() < 4) h_.gradient += 4 * numel;
-    if (Shards(1)) h_.optimizer_state = h_.optimizer_state_high = RoundToUnit(state_share);
-    if (Shards(2) && Trains()) h_.gradient = RoundToUnit(share * GradientBytes());
-    if (Shards(3)) h_.parameter = h_.parameter_high = RoundToUnit(share * e_);
+    if (Megatron() && Master() && GradientBytes() < 4) h_.gradient.Add(4 * numel);
+    if (Shards(1)) h_.optimizer_state = Sized(state_share);
+    if (Shards(2) && Trains()) h_.gradient = Sized(share * GradientBytes());
+    if (Shards(3)) h_.parameter = Sized(share * e_);
     Communicate(numel, unit);
     if (!Trains()) return;
     const StepTemporaries t =
         TemporariesOfStep(s_.optimizer, Megatron() ? OptimizerLoop::kFused : s_.loop, s_.weight_decay);
-    const uint64_t stepped = Shards(1) ? share : numel;
     h_.temporary = static_cast<uint64_t>(
-        t.all * static_cast<double>(stepped * state_bytes) +
+        t.all * static_cast<double>(Shards(1) ? share * state_bytes : stepped_blocks.blocks) +
         t.largest * static_cast<double>((Shards(1) ? std::min(share, largest) : largest) * state_bytes));
     // A sharded optimizer of whole-model kind steps on one flat tensor.
     if (Shards(1) && !Shards(2) && t.largest > 0)
@@ -245,6 +260,9 @@ class Estimator {
       for (Operator& op : main.list.operators) op.grad_enabled = false;
     }
     walk.checkpointed = PlanCheckpoints(s_.checkpointing, s_.checkpoint_every, &main);
+    if (s_.keeps_outputs == false) main.list.held.clear();
+    has_bias_ = std::any_of(main.list.operators.begin(), main.list.operators.end(),
+                            [](const Operator& op) { return BiasOf(op) >= 0; });
     const StepWalk step = WalkStep(main, walk);
     uint64_t beside = 0;
     if (other != nullptr) {
@@ -256,17 +274,19 @@ class Estimator {
     Compose(step, beside);
   }
 
-  EstimateColumn Standing() const {
+  EstimateColumn Standing(bool in_blocks) const {
     EstimateColumn c;
-    c.parameter = h_.parameter;
+    c.parameter = in_blocks ? h_.parameter.blocks : h_.parameter.bytes;
     c.buffer = buffers_;
-    c.optimizer_state = h_.optimizer_state + h_.master;
+    c.optimizer_state =
+        in_blocks ? h_.optimizer_state.likely() + h_.master.likely() : h_.optimizer_state.bytes + h_.master.bytes;
     c.gradient = 0;
     c.activation = 0;
     c.input = input_;
     c.temporary = 0;
     c.workspace =
         (Trains() ? 2 : 1) * CublasWorkspace(s_) + EngineWorkspace(s_, model_ != nullptr && model_->experts != 0);
+    if (has_bias_ && !Megatron()) *c.workspace += kCublasLtWorkspace;
     c.communication = h_.communication;
     c.cast_cache = 0;
     return c;
@@ -280,7 +300,7 @@ class Estimator {
   }
 
   void AddPhase(const WalkPoint& point, uint64_t beside, uint64_t standing_gradient) {
-    EstimateColumn c = Standing();
+    EstimateColumn c = Standing(/*in_blocks=*/true);
     c.activation = point.activation + beside;
     c.temporary = point.temporary;
     c.cast_cache = point.cast_cache;
@@ -291,12 +311,14 @@ class Estimator {
   }
 
   void Compose(const StepWalk& step, uint64_t beside) {
-    const uint64_t standing = StandingGradients() ? h_.gradient : 0;
-    AddPhase(step.forward, beside, standing);
+    const uint64_t standing = StandingGradients() ? h_.gradient.likely() : 0;
+    const uint64_t outputs = KeepsOutputs() ? step.held : 0;  // of the step before
+    AddPhase(step.forward, beside + outputs, standing);
     if (Trains()) {
-      AddPhase(step.backward, beside, StandingGradients() || Shards(2) ? h_.gradient : 0);
-      EstimateColumn c = Standing();
-      c.gradient = h_.gradient;
+      AddPhase(step.backward, beside, StandingGradients() || Shards(2) ? h_.gradient.likely() : 0);
+      EstimateColumn c = Standing(/*in_blocks=*/true);
+      c.gradient = h_.gradient.likely();
+      c.activation = outputs;
       c.temporary = h_.temporary;
       out_.phases.push_back({"optimizer", Sum(c), std::string(OptimizerName(s_.optimizer)), c});
     }
@@ -304,8 +326,8 @@ class Estimator {
                                           [](const PhasePeak& a, const PhasePeak& b) { return a.bytes < b.bytes; });
     out_.peak = highest->bytes;
     EstimateColumn& a = out_.analytic;
-    a = Standing();
-    a.gradient = h_.gradient;
+    a = Standing(/*in_blocks=*/false);
+    a.gradient = h_.gradient.bytes;
     a.activation = step.requested_saved + beside;
     a.cast_cache = step.cast_cache;
     a.temporary = 0;
@@ -314,19 +336,28 @@ class Estimator {
       a.communication = std::max(*a.communication, p.categories.communication.value_or(0));
     }
     out_.paged = h_.paged;
-    Bound(*highest);
+    Bound(*highest, outputs);
   }
 
-  // Low: no workspace has been asked for yet and the highest operator reuses its input's memory. High: every block of a
-  // parameter, gradient or state keeps the rest of its segment, the workspaces of both cuBLAS libraries stand, an
-  // eighth of the activations is lost or not accounted for (a quarter where tokens choose their experts, whose loads
-  // are uneven), and the program has 64 MiB of its own: masks, metrics, what communication needs.
-  void Bound(const PhasePeak& peak) {
+  // Low: no workspace has been asked for yet, the highest operator reuses its input's memory, no block keeps the rest
+  // of its segment, and the program gives its outputs up unless it said that it keeps them. High: every block keeps the
+  // rest of its segment, the workspaces of both cuBLAS libraries stand, an eighth of the activations is lost or not
+  // accounted for (a quarter where tokens choose their experts, whose loads are uneven), and the program has 64 MiB of
+  // its own: masks, metrics, what communication needs.
+  void Bound(const PhasePeak& peak, uint64_t outputs) {
     const uint64_t temporary = peak.phase == "optimizer" ? 0 : peak.categories.temporary.value_or(0);
-    out_.low = peak.bytes - peak.categories.workspace.value_or(0) - temporary / 2;
-    const uint64_t more = (h_.parameter_high - h_.parameter) * 2 + (h_.optimizer_state_high - h_.optimizer_state);
+    uint64_t rests = h_.parameter.blocks - h_.parameter.bytes, further_rests = 0;
+    std::vector<const Sized*> made = {&h_.optimizer_state, &h_.master};
+    if (peak.phase == "optimizer") made.push_back(&h_.gradient);
+    for (const Sized* sized : made) {
+      rests += sized->likely() - sized->bytes;
+      further_rests += sized->blocks - sized->likely();
+    }
+    const uint64_t given_up = s_.keeps_outputs || peak.phase == "backward" ? 0 : outputs;
+    out_.low =
+        peak.bytes - std::min(peak.bytes, peak.categories.workspace.value_or(0) + temporary / 2 + rests + given_up);
     const bool routes = model_ != nullptr && model_->experts != 0;
-    out_.high = peak.bytes + more + peak.categories.workspace.value_or(0) + (uint64_t{64} << 20) +
+    out_.high = peak.bytes + further_rests + peak.categories.workspace.value_or(0) + (uint64_t{64} << 20) +
                 (peak.categories.activation.value_or(0) + temporary) / (routes ? 4 : 8);
     // A backend that keeps the scores of its attention, where none was asked for.
     if (!s_.attention && model_ != nullptr && layer_.attention != AttentionKernel::kEager && Trains()) {
@@ -387,9 +418,15 @@ class Estimator {
   void Assume() {
     std::vector<std::string>& a = out_.assumptions;
     a.push_back(
-        "allocated bytes, not reserved ones: blocks are multiples of 512 B, fragmentation and the context come on top");
+        "allocated bytes, not reserved ones: blocks are multiples of 512 B, those of 10 MiB or more keep a rest of "
+        "their segment of "
+        "up to 1 MiB; fragmentation and the context come on top");
     a.push_back(Cat("the device's compute capability is ", s_.capability / 10, ".", s_.capability % 10,
                     ", so cuBLAS takes ", CublasWorkspace(s_), " B a thread"));
+    if (KeepsOutputs())
+      a.push_back(
+          "the program keeps the model's outputs until the next step's take their place (--outputs dropped: it does "
+          "not)");
     if (Trains() && !StandingGradients()) a.push_back("gradients are set to None before the forward");
     if (StandingGradients() && Trains()) a.push_back("gradients stand while the forward runs");
     if (model_ == nullptr) return;
@@ -415,6 +452,7 @@ class Estimator {
   std::vector<RankTensor> tensors_;
   Held h_;
   uint64_t buffers_ = 0, input_ = 0;
+  bool has_bias_ = false;  // a product of the model adds one
   ForwardGraph walked_;
   MemoryEstimate out_;
 };

@@ -26,6 +26,9 @@ struct EstimateSettings {
   uint64_t gradient_bytes = 0;  // of an element; 0: as the parameters
   OptimizerKind optimizer = OptimizerKind::kAdam;
   OptimizerLoop loop = OptimizerLoop::kForeach;
+  // The program holds the model's outputs until those of the next step take their place, as a loop does that has them in
+  // a variable; absent: it does, but for Megatron-LM, which gives them up.
+  std::optional<bool> keeps_outputs;
   bool weight_decay = false;                 // decay added to the gradient (L2)
   std::optional<AttentionKernel> attention;  // absent: what scaled_dot_product_attention takes for the precision
   KernelSet kernels = KernelSet::kPytorch;

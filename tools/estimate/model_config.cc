@@ -66,8 +66,8 @@ void SetFamily(const json& c, ModelConfig* m) {
   m->rms_norm = m->gated || t == "t5";
   if (const std::string norm = Text(c, "norm"); !norm.empty()) m->rms_norm = norm == "rmsnorm";
   m->qk_norm = t == "qwen3" || t == "qwen3_moe";
-  m->fused_qkv = t == "gpt2" || t == "gpt_neox" || t == "phi3" || t == "transformer";
-  m->fused_gate = t == "phi3" || t == "transformer";
+  m->fused_qkv = Flag(c, "fused_qkv", t == "gpt2" || t == "gpt_neox" || t == "phi3" || t == "transformer");
+  m->fused_gate = Flag(c, "fused_gate", t == "phi3" || t == "transformer");
   if (t == "gemma2") m->norms_per_layer = 4;
   const auto capped = [&](const char* key) {
     const auto it = c.find(key);
@@ -213,7 +213,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
 
 absl::StatusOr<ModelConfig> TorchvisionConfig(const std::string& name) {
   if (name == "vit_b_16") {
-    return ReadModelConfig(json{{"name", name},
+    absl::StatusOr<ModelConfig> m = ReadModelConfig(json{{"name", name},
                                 {"config",
                                  {{"model_type", "vit"},
                                   {"hidden_size", 768},
@@ -222,6 +222,8 @@ absl::StatusOr<ModelConfig> TorchvisionConfig(const std::string& name) {
                                   {"intermediate_size", 3072},
                                   {"num_labels", 1000},
                                   {"pooler", false}}}});
+    if (m.ok()) m->attention_module = m->fused_qkv = true;
+    return m;
   }
   if (IsTorchvisionName(name)) {
     ModelConfig m;

@@ -34,6 +34,7 @@ struct ModelConfig {
   bool softmax_float32 = true;     // eager attention's softmax
   bool attention_softcap = false, logit_softcap = false;
   bool fused_qkv = false, fused_gate = false;  // one matrix for q, k, v; one for gate and up
+  bool attention_module = false;  // torch.nn.MultiheadAttention, as torchvision has it
   bool qk_norm = false;
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
   bool gated = false;  // MLP with a gate: three matrices

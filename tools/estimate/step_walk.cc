@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tools/estimate/block_size.h"
+#include "tools/estimate/reduction_workspace.h"
 
 namespace vramledger {
 namespace {
@@ -37,7 +38,7 @@ class Walker {
         }
       }
     }
-    for (size_t i = 0; i < storages_.size(); ++i) storages_[i].bytes = RoundToUnit(l_.storages[i].bytes);
+    for (size_t i = 0; i < storages_.size(); ++i) storages_[i].bytes = FreshBlock(l_.storages[i].bytes);
   }
 
   StepWalk Run() {
@@ -105,16 +106,21 @@ class Walker {
       Storage& s = storages_[static_cast<size_t>(saved.storage)];
       s.kept = true;
       s.cast = s.cast || saved.cast_cache;
-      (s.cast ? out_.cast_cache : out_.saved) += s.bytes;
+      const uint64_t rounded = RoundToUnit(l_.storages[static_cast<size_t>(saved.storage)].bytes);
+      (s.cast ? out_.cast_cache : out_.saved) += rounded;
       // What a checkpointed stretch reads goes when the stretch has been computed again and differentiated.
       if (s.saver < 0 || (saved.saver >= 0 && saved.saver < s.saver)) s.saver = saved.saver;
     }
     out_.requested_saved = kept.bytes;
+    for (const Storage& s : storages_) {
+      if (s.held && s.producer >= 0) out_.held += s.bytes;
+    }
   }
 
-  void Note(size_t i) {
-    if (live_ + gradients_live_ + parameter_gradients_ <= top_.bytes) return;
-    top_.bytes = live_ + gradients_live_ + parameter_gradients_;
+  // `beside`: what the operator takes besides its results.
+  void Note(size_t i, uint64_t beside = 0) {
+    if (live_ + gradients_live_ + parameter_gradients_ + beside <= top_.bytes) return;
+    top_.bytes = live_ + gradients_live_ + parameter_gradients_ + beside;
     top_.phase = phase_;
     const Operator& op = l_.operators[i];
     top_.module = op.module < 0 ? "" : l_.modules[static_cast<size_t>(op.module)];
@@ -229,12 +235,20 @@ class Walker {
             if (OverwritesSaved(op.name) && !s->held) End(s);
             uint64_t numel = 1;
             for (const uint64_t d : tensor.shape) numel *= d;
-            made.emplace_back(s, NewGradient(RoundToUnit(numel * DtypeBytes(tensor.dtype))));
+            made.emplace_back(s, NewGradient(FreshBlock(numel * DtypeBytes(tensor.dtype))));
           }
         }
       }
       parameter_gradients_ += of_parameters;
-      Note(i);
+      uint64_t sum_workspace = 0;
+      if (const int32_t bias = BiasOf(op);
+          bias >= 0 && Tensor(bias).requires_grad && !op.outputs.empty() && op.outputs[0] >= 0) {
+        uint64_t numel = 1;
+        for (const uint64_t d : Tensor(op.outputs[0]).shape) numel *= d;
+        const uint64_t columns = Tensor(op.outputs[0]).shape.empty() ? 1 : Tensor(op.outputs[0]).shape.back();
+        if (columns != 0) sum_workspace = RowSumWorkspace(numel / columns, columns);
+      }
+      Note(i, sum_workspace);
       out_.parameter_gradients += of_parameters;
       if (!s_.keep_parameter_gradients) parameter_gradients_ -= of_parameters;
       for (auto& [storage, gradient] : made) Accumulate(storage, gradient, i);
@@ -270,6 +284,10 @@ class Walker {
 };
 
 }  // namespace
+
+int32_t BiasOf(const Operator& op) {
+  return op.name == "aten::addmm" && !op.inputs.empty() && op.inputs[0].size() == 1 ? op.inputs[0][0] : -1;
+}
 
 std::vector<bool> PlanCheckpoints(Checkpointing kind, uint64_t every, ForwardGraph* graph) {
   std::vector<bool> out;

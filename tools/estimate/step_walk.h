@@ -19,7 +19,7 @@ struct WalkSettings {
   bool forward_only = false;
 };
 
-// Bytes, every block rounded to 512.
+// Bytes of blocks, as fresh ones (block_size.h).
 struct WalkPoint {
   uint64_t bytes = 0;
   std::string phase;   // "forward", "recompute", "backward"
@@ -31,13 +31,17 @@ struct WalkPoint {
 };
 
 struct StepWalk {
-  uint64_t saved = 0, cast_cache = 0;  // when the backward begins: as FindSavedActivations counts, rounded
+  uint64_t saved = 0, cast_cache = 0;  // when the backward begins: as FindSavedActivations counts, rounded to 512
   uint64_t requested_saved = 0;        // the same, unrounded
+  uint64_t held = 0;                   // of it what the program holds: outputs, the loss; in blocks
   uint64_t parameter_gradients = 0;    // all that the backward makes
   WalkPoint forward, backward;         // the highest points; backward includes the recomputation
   const WalkPoint& highest() const { return backward.bytes > forward.bytes ? backward : forward; }
   std::vector<std::string> not_covered;  // operators of which it is not known what they save
 };
+
+// The tensor that is an operator's bias, whose gradient is a sum over the rows of its output's; -1 = it has none.
+int32_t BiasOf(const Operator& op);
 
 StepWalk WalkStep(const ForwardGraph& graph, const WalkSettings& settings);
 

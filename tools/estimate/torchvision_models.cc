@@ -134,7 +134,7 @@ class Network {
 
   ForwardGraph Finish() {
     b_.list().held.push_back(b_.list().tensors[static_cast<size_t>(x_)].storage);
-    const int32_t loss = b_.CrossEntropy(x_, IsAutocast(precision_));
+    const int32_t loss = b_.CrossEntropy(x_, false);
     b_.list().held.push_back(b_.list().tensors[static_cast<size_t>(loss)].storage);
     Close();
     return {std::move(b_.list()), std::move(ranges_)};
