@@ -3,12 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <cstdio>
 #include <thread>
-
-extern "C" unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st* stream);
-extern "C" cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream);
 
 namespace {
 
@@ -111,36 +106,6 @@ TEST(Driver, EntryPointsAreItsOwn) {
   EXPECT_NE(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 12000, 0, &status), cudaSuccess);
   EXPECT_EQ(status, cudaDriverEntryPointSymbolNotFound);
   cudaGetLastError();
-}
-
-// The functions that PyTorch calls around every kernel. The bound is loose (shared machines); the figures are printed.
-TEST(Runtime, HotFunctionsAreCheap) {
-  const auto measure = [](const char* name, auto function) {
-    constexpr int kCalls = 2'000'000;
-    for (int i = 0; i < 1000; ++i) function();
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCalls; ++i) function();
-    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls;
-    std::printf("%-28s %6.1f ns\n", name, ns);
-    EXPECT_LT(ns, 100) << name;
-  };
-  int device = 0;
-  cudaStreamCaptureStatus status;
-  measure("cudaGetDevice", [&] { cudaGetDevice(&device); });
-  measure("cudaGetLastError", [&] { cudaGetLastError(); });
-  measure("cudaPeekAtLastError", [&] { cudaPeekAtLastError(); });
-  measure("cudaSetDevice", [&] { cudaSetDevice(0); });
-  measure("cudaLaunchKernel", [&] { cudaLaunchKernel(nullptr, dim3(1), dim3(32), nullptr, 0, nullptr); });
-  measure("push and pop configuration", [&] {
-    dim3 grid, block;
-    size_t shared = 0;
-    void* stream = nullptr;
-    __cudaPushCallConfiguration(dim3(1), dim3(32), 0, nullptr);
-    __cudaPopCallConfiguration(&grid, &block, &shared, &stream);
-  });
-  measure("cudaStreamIsCapturing", [&] { cudaStreamIsCapturing(nullptr, &status); });
-  measure("cudaStreamSynchronize", [&] { cudaStreamSynchronize(nullptr); });
-  measure("cudaStreamQuery", [&] { cudaStreamQuery(nullptr); });
 }
 
 }  // namespace
