@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 started=$SECONDS
-set_up vramledger vramledger_allocator vramledger_stand_ins
+set_up vramledger vramledger_python vramledger_stand_ins
 OUT="$ROOT/out"
 mkdir -p "$OUT"
 TOOL="$ROOT/build/bin/vramledger"
@@ -14,7 +14,7 @@ train() {  # train NAME SCRIPT ARGS...: writes out/NAME.vlt and out/NAME.report.
   local name="$1" script="$2"
   shift 2
   say "training $name on a virtual ${DEVICE:-h100-80gb}: $script $*"
-  "$TOOL" dryrun --device "${DEVICE:-h100-80gb}" --allocator plugin --trace "$OUT/$name.vlt" -- "$PYTHON" "$EXAMPLES/$script" "$@"
+  "$TOOL" dryrun --device "${DEVICE:-h100-80gb}" --trace "$OUT/$name.vlt" -- "$PYTHON" "$EXAMPLES/$script" "$@"
   "$TOOL" report "$OUT/$name.vlt" >"$OUT/$name.report.txt"
   "$TOOL" report "$OUT/$name.vlt" --json >"$OUT/$name.report.json"
 }

@@ -30,10 +30,10 @@ class Bench:
         return path
 
     def dryrun(self, script, *arguments, allocator="native", trace=None, options=(), device="h100-80gb", env=None, check=True, timeout=300):
-        """`script` is a path or the text of one. Returns the finished process, output as text."""
+        """`script` is a path or the text of one; `allocator` None leaves the choice to the tool. Returns the finished process, output as text."""
         if not isinstance(script, Path):
             script = self.script(script)
-        command = [TOOL, "dryrun", "--device", device, "--allocator", allocator, *options]
+        command = [TOOL, "dryrun", "--device", device, *(["--allocator", allocator] if allocator else []), *options]
         if trace is not None:
             command += ["--trace", trace]
         command += ["--", sys.executable, script, *arguments]

@@ -1,6 +1,9 @@
 """Putting the allocator in place: what goes wrong gets one sentence, and training goes on where PyTorch allows."""
 
-from conftest import EXAMPLES
+import shutil
+import sys
+
+from conftest import EXAMPLES, LIBRARY
 
 
 def test_install_after_cuda_was_initialised_names_the_reason(bench):
@@ -31,8 +34,6 @@ def test_installing_twice_is_refused(bench):
 
 def test_the_library_loads_where_pytorch_came_first(bench):
     """Without the virtual device nothing is preloaded, as on a machine with a GPU: the library must not need the loader's scarce static space."""
-    import sys
-
     script = bench.script("""
     import torch, vramledger
     for mode in ("plugin",):
@@ -84,6 +85,26 @@ def test_an_unwritable_trace_path_is_named_and_the_script_runs(bench):
     assert "cannot create the trace '/nonexistent/t.vlt': No such file or directory; the script runs without a trace" in done.stderr
     assert done.stderr.count("vramledger: cannot") == 1
     assert "step 1 done" in done.stdout
+
+
+STATISTICS = """
+import torch
+x = torch.ones(1 << 20, device="cuda")
+print("MOST", torch.cuda.max_memory_allocated())
+"""
+
+
+def test_a_dry_run_takes_by_itself_the_allocator_with_pytorchs_statistics(bench):
+    assert "MOST 4194304" in bench.dryrun(STATISTICS, allocator=None, trace="t.vlt").stdout
+    assert bench.json("report", bench.folder / "t.vlt")["peak"]["rounded_bytes"] == 4194304
+
+
+def test_without_the_library_for_this_pytorch_the_plugin_serves_and_says_so(bench):
+    alone = bench.folder / LIBRARY.name
+    shutil.copy(LIBRARY, alone)
+    done = bench.dryrun("import torch; print(torch.ones(10, device='cuda').shape)", allocator=None, trace="t.vlt", env={"VRAMLEDGER_LIBRARY": str(alone)})
+    assert "torch.Size([10])" in done.stdout
+    assert "libvramledger_torch.so was not found" in done.stderr and "mode plugin serves, without torch.cuda.memory_stats" in done.stderr
 
 
 def test_the_pure_form_with_an_unwritable_trace_says_so_once_and_trains(bench):

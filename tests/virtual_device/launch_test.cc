@@ -67,6 +67,10 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   options_.allocator = "observe";
   EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--mode", "observe", "--trace",
                                                          "/tmp/a.vlt", "-m", "package.train"}));
+  // Without a choice the package chooses, as it does on a real device.
+  options_.allocator = "";
+  options_.trace = "";
+  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "-m", "package.train"}));
 }
 
 TEST_F(LaunchTest, EveryRefusalIsASentence) {
@@ -89,6 +93,7 @@ TEST_F(LaunchTest, EveryRefusalIsASentence) {
   EXPECT_NE(refusal([](auto& o) { o.allocator = "mine"; }).find("is not an allocator"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.allocator = "torch"; }).find("must be python"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.allocator = "plugin"; }).find("must be python"), std::string::npos);
+  EXPECT_EQ(refusal([](auto& o) { o.allocator = ""; }).find("the command must be python"), 0u);
   setenv("VRAMLEDGER_VIRTUAL_DEVICE_DIR", "/no/such/folder", 1);
   EXPECT_NE(Prepare().error.find("are not there"), std::string::npos);
 }

@@ -14,8 +14,8 @@ void RegisterDryrun(CLI::App& app) {
   command->add_option("--memory", o->memory, "total memory of the device, such as 24GiB, 24GB or bytes (default: the device's own)");
   command->add_option("--devices", o->devices, "how many such devices there are (default 1)");
   command->add_option("--address-order", o->address_order, "order in which addresses are handed out: up (default) or down");
-  command->add_option("--allocator", o->allocator, "plugin (default) or torch: vramledger's; observe: PyTorch's own, watched; native: PyTorch's own, without a trace");
-  command->add_option("--trace", o->trace, "where the trace goes (default: the script's name with .vlt)");
+  command->add_option("--allocator", o->allocator, "torch (default where its library was built) or plugin: vramledger's; observe: PyTorch's own, watched; native: PyTorch's own, without a trace");
+  command->add_option("--trace", o->trace, "where the trace goes (default: the script's name with .vlt; %p is the process id, %r the RANK)");
   command->add_option("--delay-seed", o->delay_seed, "let stream work complete later, in an order made from this number");
   command->add_option("--device-report", o->report, "where the device's summary goes (default: TRACE.device.json)");
   command->add_option("COMMAND", o->command, "the program and its arguments, after --")->required();

@@ -41,7 +41,7 @@ std::string FindProgram(const std::string& name) {
   return "";
 }
 
-// python train.py ARGS -> python -m vramledger run --mode MODE [--trace FILE] train.py ARGS; -m MODULE likewise. Options of the
+// python train.py ARGS -> python -m vramledger run [--mode MODE] [--trace FILE] train.py ARGS; -m MODULE likewise. Options of the
 // interpreter stay in front. False: no script or module in the command.
 bool RunThroughPackage(std::vector<std::string>* command, const std::string& mode, const std::string& trace) {
   const std::string name = fs::path(command->front()).filename().string();
@@ -54,7 +54,8 @@ bool RunThroughPackage(std::vector<std::string>* command, const std::string& mod
     if (word == "-W" || word == "-X") ++at;  // these take the next word
   }
   if (at >= command->size()) return false;
-  std::vector<std::string> inserted = {"-m", "vramledger", "run", "--mode", mode};
+  std::vector<std::string> inserted = {"-m", "vramledger", "run"};
+  if (!mode.empty()) inserted.insert(inserted.end(), {"--mode", mode});
   if (!trace.empty()) inserted.insert(inserted.end(), {"--trace", trace});
   command->insert(command->begin() + static_cast<std::ptrdiff_t>(at), inserted.begin(), inserted.end());
   return true;
@@ -150,17 +151,17 @@ Launch PrepareLaunch(const LaunchOptions& o) {
     return Refuse("--delay-seed must be a whole number");
   }
   launch.command = o.command;
-  if (o.allocator == "plugin" || o.allocator == "torch" || o.allocator == "observe") {
+  if (o.allocator.empty() || o.allocator == "plugin" || o.allocator == "torch" || o.allocator == "observe") {
     if (!RunThroughPackage(&launch.command, o.allocator, o.trace)) {
-      return Refuse("with --allocator " + o.allocator + " the command must be python with a script or -m MODULE; use --allocator native for "
-                    "anything else");
+      return Refuse((o.allocator.empty() ? "" : "with --allocator " + o.allocator + " ") +
+                    "the command must be python with a script or -m MODULE; use --allocator native for anything else");
     }
   } else if (o.allocator == "native") {
     if (!o.trace.empty()) {
       return Refuse("PyTorch's own allocator writes no trace; use --allocator observe to watch it, or plugin or torch to replace it");
     }
   } else {
-    return Refuse("'" + o.allocator + "' is not an allocator; use plugin, torch, observe or native");
+    return Refuse("'" + o.allocator + "' is not an allocator; use torch, plugin, observe or native");
   }
   launch.program = FindProgram(o.command.front());
   if (launch.program.empty()) return Refuse("the command '" + o.command.front() + "' was not found");

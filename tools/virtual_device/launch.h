@@ -14,8 +14,8 @@ struct LaunchOptions {
   std::string memory;                // "" = the device's own; else "24GiB", "24GB", "25000000000"
   int devices = 1;
   std::string address_order = "up";  // up, down
-  std::string allocator = "plugin";  // plugin, native
-  std::string trace;                 // where the trace goes; plugin only
+  std::string allocator;             // torch, plugin, observe, native; "" = what `python -m vramledger run` takes by itself
+  std::string trace;                 // where the trace goes; not with native
   std::string delay_seed;            // "" = work completes at once
   std::string report;                // where the summary of the device goes; "" = TRACE + ".device.json", or nowhere
   std::vector<std::string> command;  // python train.py ...

@@ -103,9 +103,10 @@ def _load(mode, torch):
         if mode != "plugin":
             try:
                 return mode or "torch", Library(torch_library_path(torch.__version__))
-            except LibraryError:
+            except LibraryError as error:
                 if mode is not None:
                     raise
+                print(f"vramledger: {error}; mode plugin serves, without torch.cuda.memory_stats and its kin", file=sys.stderr, flush=True)
         return "plugin", Library()
     except LibraryError as error:
         raise InstallError(str(error)) from None
