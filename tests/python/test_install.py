@@ -80,11 +80,20 @@ def test_a_missing_library_is_named_and_the_script_runs(bench):
     assert "step 1 done" in done.stdout
 
 
-def test_an_unwritable_trace_path_is_named_and_the_script_runs(bench):
-    done = bench.dryrun(EXAMPLES / "dcgan.py", "--batch", "4", "--steps", "1", allocator="plugin", trace="/nonexistent/t.vlt")
-    assert "cannot create the trace '/nonexistent/t.vlt': No such file or directory; the script runs without a trace" in done.stderr
-    assert done.stderr.count("vramledger: cannot") == 1
-    assert "step 1 done" in done.stdout
+def test_an_impossible_trace_path_is_refused_before_the_script_starts(bench):
+    script = bench.script("print('STARTED')")
+    (bench.folder / "folder.vlt").mkdir()
+    for path, sentence in (("/nonexistent/t.vlt", "there is no folder '/nonexistent' for the trace '/nonexistent/t.vlt'"),
+                           ("folder.vlt", "the trace 'folder.vlt' is a folder"), ("script1.py/t.vlt", "there is no folder 'script1.py'")):
+        done = bench.dryrun(script, allocator="plugin", trace=path, check=False)
+        assert done.returncode == 2 and f"vramledger: {sentence}" in done.stderr
+        assert "STARTED" not in done.stdout
+
+
+def test_a_policy_in_mode_observe_is_refused_before_the_script_starts(bench):
+    script = bench.script("print('STARTED')")
+    done = bench.run([sys.executable, "-m", "vramledger", "run", "--mode", "observe", "--policy", "vmm", script], check=False)
+    assert done.returncode == 2 and "leave --policy out" in done.stderr and "STARTED" not in done.stdout
 
 
 STATISTICS = """

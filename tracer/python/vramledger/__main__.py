@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import __version__
-from ._install import MODES, POLICIES, InstallError, TraceError, install, installed_by_launcher
+from ._install import MODES, POLICIES, InstallError, TraceError, install, installed_by_launcher, trace_name
 
 
 def _say(sentence):
@@ -17,6 +17,19 @@ def _say(sentence):
 def _default_trace(script):
     rank = os.environ.get("RANK")
     return f"{Path(script).stem or 'trace'}{'.rank' + rank if rank else ''}.vlt"
+
+
+def _why_no_trace(path):
+    """Why no trace can be written there, None if one can."""
+    path = Path(path)
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no folder '{folder}' for the trace '{path}'"
+    if path.is_dir():
+        return f"the trace '{path}' is a folder"
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        return f"the trace '{path}' cannot be written: no permission"
+    return None
 
 
 def _install_or_less(trace, **options):
@@ -31,7 +44,12 @@ def _run(options):
     if not options.module and not Path(options.script).is_file():
         _say(f"there is no script '{options.script}'")
         return 2
-    trace = None if options.no_trace else options.trace or _default_trace(options.script)
+    trace = None
+    if not options.no_trace:
+        trace = trace_name(options.trace or _default_trace(options.script))
+        if (reason := _why_no_trace(trace)) is not None:
+            _say(reason)
+            return 2
     # Where the allocator cannot be put in place, the training run is still worth more than its trace.
     if options.stacks:
         os.environ["VRAMLEDGER_STACKS"] = options.stacks  # read when the library is loaded
@@ -79,7 +97,10 @@ def main(arguments=None):
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module name")
     run.add_argument("script")
     run.add_argument("arguments", nargs=argparse.REMAINDER)
-    return _run(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    if options.policy and options.mode == "observe":
+        run.error("mode observe watches PyTorch's own allocator, whose policy is PyTorch's: leave --policy out")
+    return _run(options)
 
 
 if __name__ == "__main__":

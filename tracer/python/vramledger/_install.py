@@ -34,6 +34,11 @@ def require():
     return _library
 
 
+def trace_name(path):
+    """The path with "%p" and "%r" filled in, as the library does it."""
+    return os.fspath(path).replace("%p", str(os.getpid())).replace("%r", os.environ.get("RANK", "0"))
+
+
 def install(trace=None, hooks=True, mode=None, policy=None):
     """Makes vramledger PyTorch's CUDA allocator. Must come before CUDA is used; once per process; cannot be undone.
 
