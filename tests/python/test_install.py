@@ -1,9 +1,10 @@
 """Putting the allocator in place: what goes wrong gets one sentence, and training goes on where PyTorch allows."""
 
+import json
 import shutil
 import sys
 
-from conftest import EXAMPLES, LIBRARY
+from conftest import EXAMPLES, LIBRARY, TOOL
 
 
 def test_install_after_cuda_was_initialised_names_the_reason(bench):
@@ -80,6 +81,23 @@ def test_a_missing_library_is_named_and_the_script_runs(bench):
     assert "step 1 done" in done.stdout
 
 
+def test_every_rank_of_torchrun_writes_its_trace(bench):
+    """The form that the README gives."""
+    script = bench.script("""
+    import os, torch
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    kept = torch.ones((rank + 1) << 18, device="cuda")
+    """)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    bench.run([TOOL, "dryrun", "--devices", "2", "--allocator", "native", "--", *torchrun, "-m", "vramledger", "run", "--trace", "run.%r.vlt", script])
+    for rank in (0, 1):
+        report = bench.json("report", bench.folder / f"run.{rank}.vlt")
+        assert report["peak"]["rounded_bytes"] == (rank + 1) << 20
+        assert report["device"]["index"] == rank
+        assert (bench.folder / f"run.{rank}.vlt.device.json").is_file()
+
+
 def test_an_impossible_trace_path_is_refused_before_the_script_starts(bench):
     script = bench.script("print('STARTED')")
     (bench.folder / "folder.vlt").mkdir()
@@ -114,6 +132,18 @@ def test_without_the_library_for_this_pytorch_the_plugin_serves_and_says_so(benc
     done = bench.dryrun("import torch; print(torch.ones(10, device='cuda').shape)", allocator=None, trace="t.vlt", env={"VRAMLEDGER_LIBRARY": str(alone)})
     assert "torch.Size([10])" in done.stdout
     assert "libvramledger_torch.so was not found" in done.stderr and "mode plugin serves, without torch.cuda.memory_stats" in done.stderr
+
+
+def test_the_devices_summary_lies_beside_the_trace_of_each_rank(bench):
+    script = bench.script("import torch; torch.ones(10, device='cuda')")
+    for rank in ("0", "1"):
+        (bench.folder / f"t.{rank}.vlt.device.json").write_text("of an earlier run")
+        bench.dryrun(script, allocator="plugin", trace="t.%r.vlt", env={"RANK": rank})
+    bench.dryrun(script, allocator="plugin")
+    for name in ("t.0.vlt", "t.1.vlt", "script1.vlt"):
+        assert (bench.folder / name).is_file()
+        assert json.loads((bench.folder / f"{name}.device.json").read_text())["device"] == "h100-80gb"
+    assert not list(bench.folder.glob("*%r*"))
 
 
 def test_the_pure_form_with_an_unwritable_trace_says_so_once_and_trains(bench):

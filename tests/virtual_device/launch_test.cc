@@ -62,7 +62,7 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   const std::vector<std::string> expected = {python, "-u", "-X", "dev", "-m", "vramledger", "run", "--mode", "plugin",
                                              "--trace", "/tmp/a.vlt", "train.py", "--batch", "4"};
   EXPECT_EQ(launch.command, expected);
-  EXPECT_EQ(launch.environment.at("VRAMLEDGER_VIRTUAL_DEVICE_REPORT"), "/tmp/a.vlt.device.json");
+  EXPECT_EQ(launch.environment.count("VRAMLEDGER_VIRTUAL_DEVICE_REPORT"), 0u);  // `run` names it
   options_.command = {python, "-m", "package.train"};
   options_.allocator = "observe";
   EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--mode", "observe", "--trace",
@@ -71,6 +71,15 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   options_.allocator = "";
   options_.trace = "";
   EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "-m", "package.train"}));
+}
+
+TEST_F(LaunchTest, TheSummaryIsNamedByTheOptionOrThePureFormsTrace) {
+  options_.report = "/tmp/d.json";
+  EXPECT_EQ(Prepare().environment.at("VRAMLEDGER_VIRTUAL_DEVICE_REPORT"), "/tmp/d.json");
+  options_.report = "";
+  setenv("VRAMLEDGER_TRACE", "/tmp/b.vlt", 1);
+  EXPECT_EQ(Prepare().environment.at("VRAMLEDGER_VIRTUAL_DEVICE_REPORT"), "/tmp/b.vlt.device.json");
+  unsetenv("VRAMLEDGER_TRACE");
 }
 
 TEST_F(LaunchTest, EveryRefusalIsASentence) {

@@ -174,11 +174,12 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   environment["VRAMLEDGER_VIRTUAL_DEVICE_COUNT"] = std::to_string(o.devices);
   environment["VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER"] = o.address_order;
   if (!o.delay_seed.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED"] = o.delay_seed;
-  // A script that plugs the allocator in itself names the trace in the environment.
+  // `run` names the summary after its trace, whose name it settles. A script that plugs the allocator in itself names the trace
+  // in the environment.
+  std::string report = o.report;
   const char* named = std::getenv("VRAMLEDGER_TRACE");
-  std::string trace = o.trace;
-  if (trace.empty() && named != nullptr && std::strchr(named, '%') == nullptr) trace = named;
-  const std::string report = !o.report.empty() ? o.report : trace.empty() ? "" : trace + ".device.json";
+  if (report.empty() && o.allocator == "native" && named != nullptr && *named != '\0' && std::strchr(named, '%') == nullptr)
+    report = std::string(named) + ".device.json";
   if (!report.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_REPORT"] = fs::absolute(report).string();
   return launch;
 }

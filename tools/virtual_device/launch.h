@@ -17,7 +17,7 @@ struct LaunchOptions {
   std::string allocator;             // torch, plugin, observe, native; "" = what `python -m vramledger run` takes by itself
   std::string trace;                 // where the trace goes; not with native
   std::string delay_seed;            // "" = work completes at once
-  std::string report;                // where the summary of the device goes; "" = TRACE + ".device.json", or nowhere
+  std::string report;                // where the summary of the device goes; "" = beside the trace
   std::vector<std::string> command;  // python train.py ...
 };
 

@@ -32,6 +32,17 @@ def _why_no_trace(path):
     return None
 
 
+def _name_device_report(trace):
+    """A virtual device writes its summary beside the trace; it reads the name at the first CUDA call, so before PyTorch is imported."""
+    variable = "VRAMLEDGER_VIRTUAL_DEVICE_REPORT"
+    if "VRAMLEDGER_VIRTUAL_DEVICE" not in os.environ or variable in os.environ:
+        return
+    report = os.path.abspath(f"{trace}.device.json")
+    os.environ[variable] = report
+    # One of an earlier run must not be taken for this one's, and the device never overwrites one.
+    Path(report).unlink(missing_ok=True)
+
+
 def _install_or_less(trace, **options):
     try:
         return install(trace=trace, **options)
@@ -50,6 +61,7 @@ def _run(options):
         if (reason := _why_no_trace(trace)) is not None:
             _say(reason)
             return 2
+        _name_device_report(trace)
     # Where the allocator cannot be put in place, the training run is still worth more than its trace.
     if options.stacks:
         os.environ["VRAMLEDGER_STACKS"] = options.stacks  # read when the library is loaded
