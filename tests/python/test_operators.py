@@ -9,7 +9,7 @@ import torchgen
 from conftest import ROOT
 from torchgen.packaged.autograd.load_derivatives import load_derivatives
 
-from vramledger import _operator_key, _operators
+from vramledger import _operator_key, _operator_recorder, _operators
 
 TABLE = ROOT / "tools" / "estimate" / "operators_table.cc"
 
@@ -24,7 +24,7 @@ def test_a_list_without_a_run():
     assert [found["modules"][operator[1]] for operator in found["operators"]] == [f"Sequential.{i}" for i in range(3)]
     made = [found["storages"][found["tensors"][operator[5][0]][0]] for operator in found["operators"]]
     assert made == [[4 * 256 * 4, 0], [4 * 256 * 4, 0], [4 * 8 * 4, 0]]
-    weights = sorted(size for size, role in found["storages"] if role == _operators.PARAMETER)
+    weights = sorted(size for size, role in found["storages"] if role == _operator_recorder.PARAMETER)
     assert weights == sorted(4 * n for n in (64 * 256, 256, 256 * 8, 8))
     assert found["held"] == [found["tensors"][found["operators"][-1][5][0]][0]]
     # Off again: nothing is seen any more, and a second list is like the first.
@@ -43,7 +43,7 @@ def test_parameters_can_be_made_while_recording():
             return x @ self.weight @ self.more
 
     found = _operators.record(Late(), (torch.ones(2, 8),))
-    assert [role for size, role in found["storages"] if size == 256] == [_operators.PARAMETER] * 2
+    assert [role for size, role in found["storages"] if size == 256] == [_operator_recorder.PARAMETER] * 2
 
 
 SCRIPT = """
