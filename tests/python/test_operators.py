@@ -46,6 +46,43 @@ def test_parameters_can_be_made_while_recording():
     assert [role for size, role in found["storages"] if size == 256] == [_operator_recorder.PARAMETER] * 2
 
 
+def test_the_recorder_is_gone_after_a_failed_recording(bench):
+    """Whether the recorder itself fails, or the forward that it records."""
+    out = bench.dryrun("""
+    import torch, vramledger
+    from vramledger import _operator_key, _operators
+
+    vramledger.install(trace="t.vlt", mode="plugin")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(4, 8, device="cuda")
+
+    def fails(*_):
+        raise RuntimeError("made to fail")
+
+    kept, _operators.Recorder._after = _operators.Recorder._after, fails
+    for _ in range(2):
+        model(x).sum().backward()
+        optimizer.step()
+    print("RUN", _operator_key.active, _operators._recorder, torch.nn.modules.module._global_forward_pre_hooks)
+    try:
+        _operators.record(model, (x,))
+    except RuntimeError as error:
+        print("SAID", error)
+    print("LIST", _operator_key.active, torch.nn.modules.module._global_forward_pre_hooks)
+    _operators.Recorder._after = kept
+    try:
+        _operators.record(model, (torch.ones(4, 9, device="cuda"),))
+    except RuntimeError as error:
+        print("FORWARD", _operator_key.active, torch.nn.modules.module._global_forward_pre_hooks)
+    print("AGAIN", len(_operators.record(model, (x,))["operators"]))
+    """)
+    assert "operators are not recorded, and the activations have no analytic column: RuntimeError: made to fail" in out.stderr
+    for line in ("RUN None None OrderedDict()", "SAID the operators of Sequential cannot be recorded: RuntimeError: made to fail",
+                 "LIST None OrderedDict()", "FORWARD None OrderedDict()", "AGAIN 2"):
+        assert line in out.stdout, out.stdout
+
+
 SCRIPT = """
     import sys
 
