@@ -219,3 +219,41 @@ def test_live_module(bench, monkeypatch):
         vramledger.estimate(network, torch.randn(32, 63))
     with pytest.raises(vramledger.EstimateError, match="zebra"):
         vramledger.estimate(network, torch.randn(32, 64), optimizer="zebra")
+    with pytest.raises(vramledger.EstimateError, match="--zebra"):
+        vramledger.estimate(network, torch.randn(32, 64), zebra=1)
+
+
+def test_the_batch_of_a_live_module_is_that_of_its_inputs(monkeypatch):
+    import vramledger
+
+    monkeypatch.setenv("VRAMLEDGER_TOOL", str(TOOL))
+    network = small_network().train()
+    answer = vramledger.estimate(network, torch.randn(32, 64))
+    assert answer["batch"] == 32 and answer["sequence"] is None
+    tokens = torch.nn.Sequential(torch.nn.Embedding(100, 64), small_network()).train()
+    answer = vramledger.estimate(tokens, {"input": torch.ones(4, 12, dtype=torch.int64)})
+    assert (answer["batch"], answer["sequence"]) == (4, 12)
+    for setting in ({"batch": 3}, {"sequence": 64}, {"precision": "bf16"}):
+        with pytest.raises(vramledger.EstimateError, match=f"--{next(iter(setting))} has no effect on Sequential"):
+            vramledger.estimate(network, torch.randn(32, 64), **setting)
+
+
+@pytest.mark.parametrize("extension", ["1", "0"])
+def test_a_live_module_can_be_estimated_while_a_trace_is_written(bench, extension):
+    out = bench.dryrun("""
+    import torch, vramledger
+    vramledger.install(trace="t.vlt")
+    network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 10)).cuda()
+    alone = vramledger.estimate(network, torch.randn(32, 64))           # on another device than the network
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = network(torch.randn(32, 64).cuda()).sum()
+        print("SAME", vramledger.estimate(network, torch.randn(32, 64)) == alone)  # between a forward and its backward
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """, env={"VRAMLEDGER_TOOL": str(TOOL), "VRAMLEDGER_MODULE_CALLS": extension}).stdout
+    assert out.count("SAME True") == 2
+    assert [model["name"] for model in bench.json("report", bench.folder / "t.vlt")["models"]] == ["Sequential"]
+    (check,) = bench.json("reconcile", bench.folder / "t.vlt")["activation_checks"]
+    assert check["analytic_bytes"] == check["traced_bytes"]

@@ -73,6 +73,19 @@ Json ColumnJson(const EstimateColumn& c) {
   return out;
 }
 
+// Recorded operators have the batch that they were recorded with.
+std::optional<uint64_t> BatchOf(const ModelSource& model, const EstimateSettings& s) {
+  return model.config ? s.batch : model.graph_batch;
+}
+
+std::string ShapeText(const ModelSource& model, const EstimateSettings& s) {
+  const std::optional<uint64_t> batch = BatchOf(model, s);
+  const std::optional<uint64_t> sequence = model.has_sequence() ? s.sequence : model.graph_sequence;
+  if (!batch && !sequence) return "";
+  return Cat(" (", batch ? Cat("batch ", *batch) : "", batch && sequence ? ", " : "",
+             sequence ? Cat("sequence ", *sequence) : "", ")");
+}
+
 Json EstimateJson(const ModelSource& model, const MemoryEstimate& e, const Options& o) {
   Json phases = Json::array();
   for (const PhasePeak& p : e.phases)
@@ -82,8 +95,8 @@ Json EstimateJson(const ModelSource& model, const MemoryEstimate& e, const Optio
   return {{"schema", "vramledger.estimate/1"},
           {"model", model.name()},
           {"type", model.type()},
-          {"batch", o.settings.batch},
-          {"sequence", o.settings.sequence},
+          {"batch", OrNull(BatchOf(model, o.settings))},
+          {"sequence", OrNull(model.config ? o.settings.sequence : model.graph_sequence)},
           {"optimizer", o.optimizer},
           {"dtype", std::string(ParameterType(o.settings.precision))},
           {"precision", o.precision},
@@ -107,8 +120,7 @@ Json EstimateJson(const ModelSource& model, const MemoryEstimate& e, const Optio
 
 std::string DeploymentText(const ModelSource& model, const MemoryEstimate& e, const Options& o) {
   const DeploymentSizes& d = e.deployment;
-  std::string out = Cat("An engine for ", model.name(), " (batch ", o.settings.batch,
-                        model.has_sequence() ? Cat(", sequence ", o.settings.sequence) : "", ") needs at least ",
+  std::string out = Cat("An engine for ", model.name(), ShapeText(model, o.settings), " needs at least ",
                         HumanBytes(d.weights_fp16 + d.arena_fp16 + d.kv_cache_fp16), " in fp16 and ",
                         HumanBytes(d.weights_int8 + d.arena_int8 + d.kv_cache_fp16), " in int8.\n\n");
   TextTable table;
@@ -126,10 +138,9 @@ std::string DeploymentText(const ModelSource& model, const MemoryEstimate& e, co
 std::string Text(const ModelSource& model, const MemoryEstimate& e, const Options& o) {
   const EstimateSettings& s = o.settings;
   const bool trains = s.optimizer != OptimizerKind::kNone;
-  std::string out = Cat(trains ? "A training step of " : "A forward of ", model.name(), " (batch ", s.batch,
-                        model.has_sequence() ? Cat(", sequence ", s.sequence) : "", ") peaks at about ",
-                        HumanBytes(e.peak.value_or(0)), ", between ", HumanBytes(e.low.value_or(0)), " and ",
-                        HumanBytes(e.high.value_or(0)));
+  std::string out = Cat(trains ? "A training step of " : "A forward of ", model.name(), ShapeText(model, s),
+                        " peaks at about ", HumanBytes(e.peak.value_or(0)), ", between ", HumanBytes(e.low.value_or(0)),
+                        " and ", HumanBytes(e.high.value_or(0)));
   const PhasePeak* highest = nullptr;
   for (const PhasePeak& p : e.phases) {
     if (highest == nullptr || p.bytes > highest->bytes) highest = &p;
@@ -272,6 +283,20 @@ void Interpret(Options* o) {
   s.capability = major * 10 + minor;
 }
 
+bool Given(const CLI::App& command, const char* option) {
+  return command.count(option) != 0;
+}
+
+// A list of operators has its shapes and types already.
+void OptionsOfDescriptions(const CLI::App& command, const ModelSource& model) {
+  for (const char* option :
+       {"--batch", "--sequence", "--decoder-sequence", "--precision", "--dtype", "--attention", "--kernels"}) {
+    if (Given(command, option))
+      Wrong(Cat(option, " has no effect on ", model.name(),
+                ": its operators have their batch, sequence, precision and kernels; record or export it with others"));
+  }
+}
+
 }  // namespace
 
 void RegisterEstimate(CLI::App& app) {
@@ -279,10 +304,11 @@ void RegisterEstimate(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("estimate", "Textbook and analytic memory of a training step, from a model's description");
   AddOptions(command, o.get());
-  command->callback([o] {
+  command->callback([o, command] {
     Interpret(o.get());
     const absl::StatusOr<ModelSource> model = LoadModel(o->model);
     RequireReadable(model.status());
+    if (model->graph) OptionsOfDescriptions(*command, *model);
     if (const absl::Status fits = CheckSettings(*model, o->settings); !fits.ok()) Wrong(std::string(fits.message()));
     const MemoryEstimate e = EstimateMemory(*model, o->settings);
     if (o->json) return WriteJson("", EstimateJson(*model, e, *o));

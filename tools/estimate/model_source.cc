@@ -99,6 +99,13 @@ absl::StatusOr<ModelSource> LoadModel(const std::string& name_or_path) {
     out.graph = FromOperators(*std::move(list));
     const auto name = parsed.find("name");
     out.graph_name = name != parsed.end() && name->is_string() ? name->get<std::string>() : name_or_path;
+    const auto size = [&](const char* key) -> std::optional<uint64_t> {
+      const auto it = parsed.find(key);
+      if (it == parsed.end() || !it->is_number_unsigned()) return std::nullopt;
+      return it->get<uint64_t>();
+    };
+    out.graph_batch = size("batch");
+    out.graph_sequence = size("sequence");
     return out;
   }
   absl::StatusOr<ModelConfig> m = ReadModelConfig(parsed);

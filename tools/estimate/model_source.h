@@ -14,6 +14,7 @@ struct ModelSource {
   std::optional<ModelConfig> config;
   std::optional<ForwardGraph> graph;  // where there is no config: batch and precision are the graph's own
   std::string graph_name;
+  std::optional<uint64_t> graph_batch, graph_sequence;  // of the recorded inputs, where the list says so
   std::vector<std::string> assumptions;
 
   const std::string& name() const { return config ? config->name : graph_name; }

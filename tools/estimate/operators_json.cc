@@ -7,6 +7,7 @@
 //               module and region: -1 none; flags: 1 grad mode on, 2 under autocast; argument: a tensor, -1 not given,
 //               or a list of those; tensors given out: -1 undefined
 //   held        [storage, ...]
+// and, of a list that was recorded without a run: name of the model, batch and sequence of its inputs.
 #include "tools/estimate/operators.h"
 #include "tools/foreign/text.h"
 

@@ -80,12 +80,13 @@ bool Forgiven() {
   return true;
 }
 
-// The string id of the module's path; 0 when it has none, or with an exception set.
-uint32_t NameOf(PyObject* module) {
+// The string id of the module's path; 0 when it has none, or with an exception set. `follow`: whether the call is one of the program's.
+uint32_t NameOf(PyObject* module, bool* follow) {
   const auto it = state.known->find(module);
   if (it != state.known->end() && Refers(it->second.reference, module)) return it->second.name;
   PyObject* id = PyObject_CallOneArg(state.meet, module);
-  const bool met = id != nullptr && PyLong_Check(id);
+  *follow = id != Py_False;
+  const bool met = id != nullptr && *follow && PyLong_Check(id);
   const unsigned long name = met ? PyLong_AsUnsignedLong(id) : 0;
   Py_XDECREF(id);
   PyObject* reference = met && !PyErr_Occurred() ? PyWeakref_NewRef(module, nullptr) : nullptr;
@@ -134,8 +135,10 @@ PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   if (count < 1) return state.original(callable, args, nargsf, names);  // it will complain itself
   PyObject* const module = args[0];
-  const uint32_t name = NameOf(module);
+  bool follow = true;
+  const uint32_t name = NameOf(module, &follow);
   if (PyErr_Occurred()) return nullptr;
+  if (!follow) return state.original(callable, args, nargsf, names);
   if (state.depth() == 0) {
     PyObject* positional = Positional(args + 1, count - 1);
     PyObject* keywords = Keywords(args + count, names);
@@ -218,7 +221,7 @@ PyMethodDef methods[] = {
     {"attach", &Attach, METH_VARARGS,
      "attach(function, enter, exit, depth, failed, meet, root, result): surrounds every call of the function, which is torch.nn.Module._call_impl. enter, exit, depth and "
      "failed are addresses of the allocator's vramledger_enter_module, _exit_module, _module_depth and _forward_failed; meet(module) gives the string id of a module "
-     "not seen before (None: ask again), root(module, args, kwargs) precedes a thread's outermost module, result(module, args, output) follows each while watched. Once per process."},
+     "not seen before (None: ask again; False: leave this call alone), root(module, args, kwargs) precedes a thread's outermost module, result(module, args, output) follows each while watched. Once per process."},
     {"watch_results", &WatchResults, METH_O, "watch_results(on): whether result() is called."},
     {"forget", &ForgetNames, METH_NOARGS, "forget(): asks meet() again for every module."},
     {nullptr, nullptr, 0, nullptr}};

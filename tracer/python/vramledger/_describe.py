@@ -151,6 +151,15 @@ def first_batch(args, kwargs):
     return shape[0] if shape else None
 
 
+def sizes(args, kwargs):
+    """The batch of a call's arguments, and the sequence where they are token numbers: what the first tensor says."""
+    first = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.dim()), None)
+    if first is None:
+        return {}
+    tokens = first.dim() == 2 and not first.is_floating_point()
+    return {"batch": first.shape[0], **({"sequence": first.shape[1]} if tokens else {})}
+
+
 def _first_shape(value):
     if isinstance(value, torch.Tensor):
         return list(value.shape) if value.dim() else None

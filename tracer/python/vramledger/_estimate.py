@@ -1,5 +1,7 @@
 """`vramledger.estimate`: the memory of a training step of a live module, with no GPU and without running it for real."""
 
+import concurrent.futures
+import contextlib
 import copy
 import itertools
 import json
@@ -56,12 +58,34 @@ def _to_meta(module, inputs):
     return copy.deepcopy(module, memo), walk(inputs)
 
 
+def _on_another_thread(function):
+    """With this thread's autocast and grad mode. A graph made on this one would count as a forward of the training: phases follow the
+    numbers that autograd gives to a thread's nodes."""
+    import torch
+
+    autocast = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")}
+    grad = torch.is_grad_enabled()
+
+    def run():
+        with contextlib.ExitStack() as stack:
+            for kind, (enabled, dtype) in autocast.items():
+                if enabled:
+                    stack.enter_context(torch.autocast(kind, dtype))
+            stack.enter_context(torch.set_grad_enabled(grad))
+            return function()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
 def estimate(module, example_inputs, **settings):
     """The memory of one training step of `module` on `example_inputs`, as the dictionary of `vramledger estimate --json`.
 
     `example_inputs`: a tensor, a tuple of positional arguments, or a dictionary of named ones; only their shapes and types
-    matter. A mask of dropout counts four bytes an element, as the meta device makes it; CUDA's has one. `settings` are the command's options with underscores: optimizer="sgd", checkpoint="all", data_parallel=8,
-    fsdp=True. Sizes are in bytes. The module is left as it is; its training mode and an autocast region in effect count.
+    matter, and not the device that they or the module are on. A mask of dropout counts four bytes an element, as the meta device
+    makes it; CUDA's has one. `settings` are the command's options with underscores: optimizer="sgd", checkpoint="all",
+    data_parallel=8, fsdp=True; the batch is that of the inputs. Sizes are in bytes. The module is left as it is; its training mode
+    and an autocast region in effect count.
     Raises EstimateError. Thread rule: one call at a time in a process.
     """
     from . import _operators
@@ -74,7 +98,7 @@ def estimate(module, example_inputs, **settings):
         args, kwargs = (example_inputs,), {}
     try:
         on_meta, (args, kwargs) = _to_meta(module, (args, kwargs))
-        operators = _operators.record(on_meta, args, kwargs)
+        operators = _on_another_thread(lambda: _operators.record(on_meta, args, kwargs))
     except Exception as error:
         raise EstimateError(f"{type(module).__name__} cannot be run on the meta device: {error}") from error
     operators.setdefault("name", type(module).__name__)
@@ -90,6 +114,7 @@ def estimate(module, example_inputs, **settings):
         path.write_text(json.dumps(operators))
         done = subprocess.run([tool_path(), "estimate", str(path), "--json", *options], capture_output=True, text=True)
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
+        # The parser of options adds where to look for help.
+        lines = [line for line in done.stderr.strip().splitlines() if not line.startswith("Run with --help")]
         raise EstimateError(lines[-1] if lines else f"the tool ended with {done.returncode}")
     return json.loads(done.stdout)

@@ -75,7 +75,7 @@ class Hooks:
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
 
     def _before_forward(self, module, args):
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _operators.probing():
             return
         library = self.library
         name = self._name_of(module) or 0
@@ -85,13 +85,15 @@ class Hooks:
         library.enter_module(name, module.training)
 
     def _after_forward(self, module, args, output):
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _operators.probing():
             return
         self.library.exit_module()
         self._see_result(module, args, output)
 
     def _name_of(self, module):
-        """The string id of the module's path, None while a compiler or torch.jit traces the program."""
+        """The string id of the module's path, None while a compiler or torch.jit traces the program, False where it only runs to be listed."""
+        if _operators.probing():
+            return False
         if _is_traced():
             return None
         try:

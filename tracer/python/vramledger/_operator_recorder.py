@@ -66,6 +66,7 @@ class Recorder:
         self._handles = []
         self._held = []
         self.when_left = None         # called with the recorder after the outermost module, once the recording is over
+        self._outer = None            # the recorder that saw the operators before
 
     # ---- what the program does ----
 
@@ -76,7 +77,7 @@ class Recorder:
             module.register_module_forward_hook(self._leave, always_call=True),
         ]
         key = Key.get()
-        _operator_key.active = self
+        self._outer, _operator_key.active = _operator_key.active, self
         key.include(True)
 
     def add_root(self, root, name, args, kwargs):
@@ -169,8 +170,8 @@ class Recorder:
             handle.remove()
         self._handles = []
         if _operator_key.active is self:
-            _operator_key.active = None
-            Key.made.include(False)
+            _operator_key.active, self._outer = self._outer, None
+            Key.made.include(_operator_key.active is not None)
 
     def _fail(self):
         self.recording = False

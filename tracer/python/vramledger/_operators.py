@@ -23,6 +23,7 @@ _PART_BYTES = 250_000
 # One recording at a time in a process; its operators are those of one thread.
 _recorder = None            # of the run
 _complained = False
+_probe = threading.local()  # a list is made without a run: what runs is no model of the program's
 
 
 # ---- in a run ----
@@ -155,6 +156,11 @@ def _unwatch_backward():
 
 # ---- without a run ----
 
+def probing():
+    """This thread runs a module for its list of operators alone."""
+    return getattr(_probe, "on", False)
+
+
 def record(module, args=(), kwargs=None):
     """The operators of module(*args, **kwargs) as JSON of the schema above; it runs the forward. Works on the meta device.
     Thread rule: one call at a time in a process."""
@@ -164,13 +170,15 @@ def record(module, args=(), kwargs=None):
     name = type(_describe.unwrapped(module)).__name__
     recorder.add_root(module, name, args, kwargs)
     recorder.begin()
+    _probe.on = True
     try:
         output = module(*args, **kwargs)
         recorder.end()
     finally:
+        _probe.on = False
         recorder.recording = False
         recorder.remove()
     if recorder.failed:
         raise RuntimeError(f"the operators of {name} cannot be recorded: {recorder.failed}")
     del output
-    return recorder.to_json()
+    return {**recorder.to_json(), **_describe.sizes(args, kwargs)}
