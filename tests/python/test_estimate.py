@@ -198,6 +198,26 @@ def test_bad_input_is_one_sentence(bench):
         assert done.returncode == 2, options
 
 
+def test_settings_that_contradict_each_other_are_refused(bench):
+    config = {"model_type": "llama", **SIZES, "num_key_value_heads": 4}
+    good, odd, deep = (bench.folder / name for name in ("good.json", "odd.json", "deep.json"))
+    good.write_text(json.dumps(config))
+    odd.write_text(json.dumps({**config, "num_key_value_heads": 3}))
+    deep.write_text(json.dumps({"model_type": "t5", **LANGUAGE_MODELS["t5"], "num_layers": 4, "num_decoder_layers": 9999}))
+    for path, options, words in (
+        (good, ["--precision", "fp16", "--dtype", "float32"], "--precision fp16 and --dtype float32 contradict each other"),
+        (good, ["--zero", "3"], "give --data-parallel too"),
+        (good, ["--checkpoint", "every:99"], "every:99 is more than the 2 layers"),
+        (odd, [], "4 heads for queries, which 3 for keys and values do not divide"),
+        (deep, [], "the model has 10003 layers, more than 10,000"),
+    ):
+        done = bench.run([TOOL, "estimate", path, *options], check=False)
+        assert done.returncode == 2 and words in done.stderr, (options, done.stderr)
+        assert len(done.stderr.strip().splitlines()) == 1
+    for options in (["--precision", "bf16", "--dtype", "bfloat16"], ["--zero", "3", "--data-parallel", "4"], ["--checkpoint", "every:2"]):
+        bench.run([TOOL, "estimate", good, *options])
+
+
 def small_network():
     return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(256, 10))
 

@@ -287,6 +287,14 @@ bool Given(const CLI::App& command, const char* option) {
   return command.count(option) != 0;
 }
 
+void Contradictions(const CLI::App& command, const Options& o) {
+  if (Given(command, "--precision") && Given(command, "--dtype") && kDtypes.at(o.dtype) != o.precision)
+    Wrong(Cat("--precision ", o.precision, " and --dtype ", o.dtype, " contradict each other"));
+  const Parallelism& p = o.settings.parallel;
+  if (p.zero != 0 && p.data == 1)
+    Wrong(Cat("--zero ", p.zero, " shares over data-parallel ranks, and there is one: give --data-parallel too"));
+}
+
 // A list of operators has its shapes and types already.
 void OptionsOfDescriptions(const CLI::App& command, const ModelSource& model) {
   for (const char* option :
@@ -305,6 +313,7 @@ void RegisterEstimate(CLI::App& app) {
       app.add_subcommand("estimate", "Textbook and analytic memory of a training step, from a model's description");
   AddOptions(command, o.get());
   command->callback([o, command] {
+    Contradictions(*command, *o);
     Interpret(o.get());
     const absl::StatusOr<ModelSource> model = LoadModel(o->model);
     RequireReadable(model.status());

@@ -114,8 +114,24 @@ absl::StatusOr<ModelSource> LoadModel(const std::string& name_or_path) {
   return out;
 }
 
+namespace {
+
+// Layers that a checkpoint can hold; 0 where the model's description does not tell.
+uint64_t LayerCount(const ModelSource& model) {
+  if (model.config) return std::max(model.config->layers, model.config->decoder_layers);
+  int64_t layers = 0;
+  for (const LayerRange& r : model.graph->ranges) layers = std::max(layers, r.layer + 1);
+  return static_cast<uint64_t>(layers);
+}
+
+}  // namespace
+
 absl::Status CheckSettings(const ModelSource& model, const EstimateSettings& s) {
   const Parallelism& p = s.parallel;
+  if (const uint64_t layers = LayerCount(model);
+      s.checkpointing == Checkpointing::kEvery && layers != 0 && s.checkpoint_every > layers)
+    return absl::InvalidArgumentError(
+        Cat("--checkpoint every:", s.checkpoint_every, " is more than the ", layers, " layers of ", model.name()));
   if (!model.config || model.config->type == "torchvision") {
     if (p.tensor * p.context * p.pipeline * p.expert != 1 || s.kernels != KernelSet::kPytorch)
       return absl::InvalidArgumentError(
@@ -123,10 +139,13 @@ absl::Status CheckSettings(const ModelSource& model, const EstimateSettings& s) 
     return absl::OkStatus();
   }
   // What is walked through has at most some millions of operators.
-  if (model.config->layers + model.config->decoder_layers > 10000)
-    return absl::InvalidArgumentError(Cat("the model has ", model.config->layers, " layers, more than 10,000"));
+  if (const uint64_t layers = model.config->layers + model.config->decoder_layers; layers > 10000)
+    return absl::InvalidArgumentError(Cat("the model has ", layers, " layers, more than 10,000"));
   // Keeps sums over all activations below 2^63.
   const ModelConfig& m = *model.config;
+  if (m.kv_lora_rank == 0 && m.kv_heads != 0 && m.heads % m.kv_heads != 0)
+    return absl::InvalidArgumentError(
+        Cat(m.name, " has ", m.heads, " heads for queries, which ", m.kv_heads, " for keys and values do not divide"));
   const double tokens =
       static_cast<double>(s.batch) * static_cast<double>(std::max({s.sequence, s.decoder_sequence, uint64_t{1}}));
   const double widest =
