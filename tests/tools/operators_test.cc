@@ -278,6 +278,12 @@ TEST(Operators, DamagedJsonIsRefusedWithItsPlace) {
   bad["schema"] = "vramledger.operators/9";
   EXPECT_FALSE(OperatorList::FromJson(bad).ok());
   EXPECT_FALSE(OperatorList::FromJson(nlohmann::json::array()).ok());
+  // Sizes whose sums would not fit: of one storage, and of a tensor.
+  for (const char* place : {"/storages/0/0", "/tensors/0/3/0"}) {
+    bad = good;
+    bad[nlohmann::json::json_pointer(place)] = uint64_t{1} << 62;
+    EXPECT_EQ(OperatorList::FromJson(bad).status().message(), "a list of operators has a tensor of an impossible size");
+  }
   // Any one value replaced by any other: read or refused, and what is read can be worked with.
   std::mt19937 random(7);
   const nlohmann::json values[] = {nullptr, -1, 3, 1e300, 18446744073709551615u, "x", nlohmann::json::array(), true};

@@ -30,23 +30,6 @@ std::string LayerOf(const OperatorList& list, const Operator& op) {
   return "";
 }
 
-// Sizes so large that sums of them would not fit.
-bool HasImpossibleSizes(const OperatorList& list) {
-  constexpr uint64_t kMost = uint64_t{1} << 56;
-  uint64_t sum = 0;
-  for (const OperatorStorage& s : list.storages) {
-    if (s.bytes > kMost || (sum += s.bytes) > kMost) return true;
-  }
-  for (const OperatorTensor& t : list.tensors) {
-    uint64_t numel = 1;
-    for (const uint64_t d : t.shape) {
-      if (d != 0 && numel > kMost / 8 / d) return true;
-      numel *= d;
-    }
-  }
-  return false;
-}
-
 ForwardGraph FromOperators(OperatorList list) {
   ForwardGraph graph;
   std::string current;
@@ -95,7 +78,6 @@ absl::StatusOr<ModelSource> LoadModel(const std::string& name_or_path) {
     absl::StatusOr<OperatorList> list = OperatorList::FromJson(parsed);
     if (!list.ok()) return bad(std::string(list.status().message()));
     if (list->operators.empty()) return bad("has no operators");
-    if (HasImpossibleSizes(*list)) return bad("has a tensor of an impossible size");
     out.graph = FromOperators(*std::move(list));
     const auto name = parsed.find("name");
     out.graph_name = name != parsed.end() && name->is_string() ? name->get<std::string>() : name_or_path;

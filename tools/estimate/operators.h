@@ -103,6 +103,9 @@ struct OperatorList {
   std::map<std::string, int32_t, std::less<>> module_ids_;
 };
 
+// Sizes so large that sums of them would not fit. A list that FromJson gives has none.
+bool HasImpossibleSizes(const OperatorList& list);
+
 // Of one element; 0 for a dtype that is not known.
 uint64_t DtypeBytes(std::string_view dtype);
 

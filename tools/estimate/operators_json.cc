@@ -65,6 +65,7 @@ class Reader {
     Each("operators", [&](const json& j) { return ReadOperator(j); });
     Each("held", [&](const json& j) { return Index(j, 0, out_.storages.size(), &out_.held.emplace_back()); });
     if (!error_.empty()) return Error(error_);
+    if (HasImpossibleSizes(out_)) return Error("a list of operators has a tensor of an impossible size");
     return std::move(out_);
   }
 
@@ -151,6 +152,22 @@ class Texts {
 };
 
 }  // namespace
+
+bool HasImpossibleSizes(const OperatorList& list) {
+  constexpr uint64_t kMost = uint64_t{1} << 56;
+  uint64_t sum = 0;
+  for (const OperatorStorage& s : list.storages) {
+    if (s.bytes > kMost || (sum += s.bytes) > kMost) return true;
+  }
+  for (const OperatorTensor& t : list.tensors) {
+    uint64_t numel = 1;
+    for (const uint64_t d : t.shape) {
+      if (d != 0 && numel > kMost / 8 / d) return true;
+      numel *= d;
+    }
+  }
+  return false;
+}
 
 absl::StatusOr<OperatorList> OperatorList::FromJson(const json& root) {
   return Reader(root).Run();
