@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <random>
 
 #include "tools/estimate/model_source.h"
@@ -43,6 +44,48 @@ TEST(EstimateOnnx, ComputedShapes) {
   const MemoryEstimate e = EstimateMemory(*model, {});
   const uint64_t state = 2 * 16 * 32 * 4, scores = 2 * 4 * 16 * 16 * 4;
   EXPECT_EQ(*e.analytic.activation, 3 * state + scores + state);
+}
+
+// ---- a file made by hand ----
+
+std::string Varint(uint64_t n) {
+  std::string out;
+  for (; n >= 128; n >>= 7) out.push_back(static_cast<char>(n | 128));
+  return out + static_cast<char>(n);
+}
+std::string Number(uint32_t field, int64_t value) {
+  return Varint(uint64_t{field} << 3) + Varint(static_cast<uint64_t>(value));
+}
+std::string Text(uint32_t field, const std::string& bytes) {
+  return Varint(uint64_t{field} << 3 | 2) + Varint(bytes.size()) + bytes;
+}
+std::string Attribute(const char* name, int64_t value) {
+  return Text(5, Text(1, name) + Number(20, 7) + Number(8, value) + Number(8, value));
+}
+
+// One pooling of an image of 3 x 32 x 32.
+std::string Pooling(int64_t kernel, int64_t stride, int64_t dilation, int64_t pad) {
+  std::string dims;
+  for (const int64_t d : {1, 3, 32, 32}) dims += Text(1, Number(1, d));
+  const std::string pads =
+      Text(5, Text(1, "pads") + Number(20, 7) + Number(8, pad) + Number(8, pad) + Number(8, pad) + Number(8, pad));
+  const std::string node = Text(1, "x") + Text(2, "y") + Text(4, "MaxPool") + Attribute("kernel_shape", kernel) +
+                           Attribute("strides", stride) + Attribute("dilations", dilation) + pads;
+  const std::string input = Text(1, "x") + Text(2, Text(1, Number(1, 1) + Text(2, dims)));
+  return Text(7, Text(1, node) + Text(11, input) + Text(12, Text(1, "y")));
+}
+
+TEST(EstimateOnnx, AWindowOfAnImpossibleSizeHasNoShape) {
+  std::vector<std::string> assumptions;
+  ASSERT_TRUE(ReadOnnx(Pooling(2, 2, 1, 0), &assumptions).ok()) << ReadOnnx(Pooling(2, 2, 1, 0), &assumptions).status();
+  constexpr int64_t kHuge = int64_t{1} << 62, kMost = std::numeric_limits<int64_t>::max();
+  // The first three wrap around to windows that would fit.
+  for (const std::string& bytes :
+       {Pooling(kHuge + 1, 2, 4, 0), Pooling(2, 1, 1, kHuge), Pooling(2, 2, 1, kMost), Pooling(kMost, 1, 1, 0),
+        Pooling(2, kMost, 1, 0), Pooling(2, 0, 1, 0), Pooling(2, 1, -1, 0), Pooling(2, 1, 1, -kMost)}) {
+    const auto list = ReadOnnx(bytes, &assumptions);
+    EXPECT_NE(std::string(list.status().message()).find("has no known shape"), std::string::npos) << list.status();
+  }
 }
 
 // Whatever the bytes are: an answer or a sentence, and no size that cannot be.

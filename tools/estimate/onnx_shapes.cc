@@ -80,6 +80,14 @@ Numbers Integers(const onnx::NodeProto& n, std::string_view name) {
   return a == nullptr ? Numbers() : Numbers(a->ints().begin(), a->ints().end());
 }
 
+// Beyond these no window is real, and sums and products of three stay in 64 bits.
+constexpr int64_t kMostWindow = int64_t{1} << 20;
+constexpr uint64_t kMostSide = uint64_t{1} << 40;
+
+bool IsWindowNumber(int64_t n) {
+  return n >= 0 && n <= kMostWindow;
+}
+
 std::optional<Shape> Window(const onnx::NodeProto& n, const Shape& in, Numbers kernel, uint64_t channels) {
   if (in.size() < 3) return std::nullopt;
   const Numbers strides = Integers(n, "strides"), pads = Integers(n, "pads"), dilations = Integers(n, "dilations");
@@ -88,6 +96,11 @@ std::optional<Shape> Window(const onnx::NodeProto& n, const Shape& in, Numbers k
   const bool same = automatic != nullptr && automatic->s().starts_with("SAME");
   Shape out = {in[0], channels};
   for (size_t d = 0; d < spatial; ++d) {
+    for (const int64_t number :
+         {At(strides, d, 1), At(kernel, d, 1), At(dilations, d, 1), At(pads, d, 0), At(pads, d + spatial, 0)}) {
+      if (!IsWindowNumber(number)) return std::nullopt;
+    }
+    if (in[d + 2] > kMostSide) return std::nullopt;
     const int64_t stride = At(strides, d, 1), k = (At(kernel, d, 1) - 1) * At(dilations, d, 1) + 1;
     const int64_t padded = static_cast<int64_t>(in[d + 2]) + At(pads, d, 0) + At(pads, d + spatial, 0);
     if (stride <= 0 || k <= 0 || padded < k) return std::nullopt;
