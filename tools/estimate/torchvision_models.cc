@@ -2,165 +2,18 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
-#include "tools/estimate/memory_estimate.h"
+#include "tools/estimate/image_network.h"
 
 namespace vramledger {
 namespace {
 
-constexpr uint64_t kImage = 224, kClasses = 1000;
-
-class Network {
- public:
-  Network(uint64_t batch, Precision precision) : batch_(batch), precision_(precision), b_(Settings(batch, precision)) {
-    x_ = b_.Input({batch, 3, kImage, kImage}, ParameterType(precision));
-  }
-
-  // ---- one operator each; x_ is what flows ----
-
-  void Convolution(uint64_t out, uint64_t kernel, uint64_t stride, uint64_t pad, uint64_t groups = 1,
-                   bool bias = false) {
-    const std::vector<uint64_t> in = b_.ShapeOf(x_);
-    const std::string_view compute = ComputeType(precision_);
-    const int32_t weight = b_.Cast(b_.Parameter({out, in[1] / groups, kernel, kernel}), compute);
-    const int32_t bias_tensor = bias ? b_.Cast(b_.Parameter({out}), compute) : -1;
-    x_ = b_.Apply(
-        "aten::convolution", {b_.Cast(x_, compute), weight, bias_tensor},
-        {in[0], out, ConvolutionOutput(in[2], kernel, stride, pad), ConvolutionOutput(in[3], kernel, stride, pad)},
-        compute);
-  }
-
-  void BatchNorm() {
-    const uint64_t channels = b_.ShapeOf(x_)[1];
-    const int32_t weight = b_.Parameter({channels}), bias = b_.Parameter({channels});
-    const int32_t mean = Buffer(channels), variance = Buffer(channels);
-    b_.list().NewTensor({1}, "int64", TensorRole::kBuffer);  // how many batches were seen
-    x_ = b_.Apply("aten::cudnn_batch_norm", {x_, weight, bias, mean, variance}, b_.ShapeOf(x_));
-    b_.list().AddOutput({channels}, "float32");
-    b_.list().AddOutput({channels}, "float32");
-  }
-
-  // Written over its input, as torchvision asks for with inplace=True.
-  void InPlace(const char* name) {
-    OperatorList& list = b_.list();
-    const int32_t out = list.View(x_, b_.ShapeOf(x_));
-    list.tensors[static_cast<size_t>(out)].requires_grad = true;
-    Operator op;
-    op.name = name;
-    op.inputs = {{x_}};
-    op.outputs = {out};
-    op.autocast = IsAutocast(precision_);
-    list.operators.push_back(std::move(op));
-    x_ = out;
-  }
-  void Activation(std::string_view name) {
-    if (name == "relu") return InPlace("aten::relu_");
-    if (name == "relu6") return SavedCopyActivation("aten::hardtanh");
-    x_ = b_.Activation(x_, name);
-  }
-  // hardtanh_, silu_ and hardswish_ overwrite what they need: autograd keeps a copy made before, as much as a new
-  // tensor.
-  void SavedCopyActivation(const char* name) { x_ = b_.Apply(name, {x_}, b_.ShapeOf(x_)); }
-
-  void MaxPool(uint64_t kernel, uint64_t stride, uint64_t pad) {
-    const std::vector<uint64_t> in = b_.ShapeOf(x_);
-    const std::vector<uint64_t> out = {in[0], in[1], ConvolutionOutput(in[2], kernel, stride, pad),
-                                       ConvolutionOutput(in[3], kernel, stride, pad)};
-    x_ = b_.Apply("aten::max_pool2d_with_indices", {x_}, out);
-    b_.AddIndices(out);
-  }
-  void AveragePool(uint64_t kernel) {
-    const std::vector<uint64_t> in = b_.ShapeOf(x_);
-    x_ = b_.Apply("aten::avg_pool2d", {x_}, {in[0], in[1], in[2] / kernel, in[3] / kernel});
-  }
-  // To 1 x 1 by a mean; to another size by pooling, which is a copy where the size is that already.
-  void AdaptivePool(uint64_t side) {
-    const std::vector<uint64_t> in = b_.ShapeOf(x_);
-    const std::vector<uint64_t> out = {in[0], in[1], side, side};
-    x_ = b_.Apply(side == 1 ? "aten::mean.dim" : "aten::_adaptive_avg_pool2d", {x_}, out);
-  }
-  void Flatten() {
-    const uint64_t n = b_.Numel(x_) / batch_;
-    x_ = b_.list().View(x_, {batch_, n});
-  }
-  void Linear(uint64_t out) {
-    const uint64_t in = b_.ShapeOf(x_).back();
-    std::vector<uint64_t> shape = b_.ShapeOf(x_);
-    shape.back() = out;
-    x_ = b_.list().View(b_.Linear(x_, in, out, true), shape);
-  }
-  void Dropout(double p) { x_ = b_.Dropout(x_, p); }
-  void Add(int32_t other) { x_ = b_.Add(x_, other); }
-
-  void ConvBnAct(uint64_t out, uint64_t kernel, uint64_t stride, uint64_t groups, std::string_view activation) {
-    Convolution(out, kernel, stride, (kernel - 1) / 2, groups);
-    BatchNorm();
-    if (activation == "silu") return SavedCopyActivation("aten::silu");
-    if (activation == "hardswish") return SavedCopyActivation("aten::hardswish");
-    if (!activation.empty()) Activation(activation);
-  }
-
-  // Squeeze and excitation (arXiv:1709.01507).
-  void Excite(uint64_t squeezed, const char* inner, const char* gate) {
-    const int32_t x = x_;
-    const uint64_t channels = b_.ShapeOf(x)[1];
-    AdaptivePool(1);
-    Convolution(squeezed, 1, 1, 0, 1, true);
-    x_ = b_.Apply(inner, {x_}, b_.ShapeOf(x_));
-    Convolution(channels, 1, 1, 0, 1, true);
-    x_ = b_.Multiply(x, b_.Apply(gate, {x_}, b_.ShapeOf(x_)));
-  }
-
-  // Drops whole samples in training: a random number a sample, and a new tensor.
-  void StochasticDepth(double p) {
-    if (p <= 0) return;
-    const int32_t noise = b_.Apply("aten::bernoulli_", {}, {batch_, 1, 1, 1}, ComputeType(precision_));
-    x_ = b_.Apply("aten::mul.Tensor", {x_, noise}, b_.ShapeOf(x_));
-  }
-
-  void LayerNorm2d() { x_ = b_.LayerNorm(x_, b_.ShapeOf(x_)[1]); }
-  int32_t x() const { return x_; }
-  void Take(int32_t x) { x_ = x; }
-  uint64_t channels() const { return b_.ShapeOf(x_)[1]; }
-  uint64_t side() const { return b_.ShapeOf(x_)[2]; }
-  LayerBuilder& builder() { return b_; }
-
-  void Close() {
-    const size_t end = b_.list().operators.size();
-    if (end != begin_) ranges_.push_back({begin_, end, static_cast<int64_t>(ranges_.size()), false});
-    begin_ = end;
-  }
-
-  ForwardGraph Finish() {
-    b_.list().held.push_back(b_.list().tensors[static_cast<size_t>(x_)].storage);
-    const int32_t loss = b_.CrossEntropy(x_, false);
-    b_.list().held.push_back(b_.list().tensors[static_cast<size_t>(loss)].storage);
-    Close();
-    return {std::move(b_.list()), std::move(ranges_)};
-  }
-
- private:
-  static LayerSettings Settings(uint64_t batch, Precision precision) {
-    LayerSettings s;
-    s.batch = batch;
-    s.precision = precision;
-    return s;
-  }
-  int32_t Buffer(uint64_t n) { return b_.list().NewTensor({n}, "float32", TensorRole::kBuffer); }
-
-  uint64_t batch_;
-  Precision precision_;
-  LayerBuilder b_;
-  int32_t x_ = -1;
-  size_t begin_ = 0;
-  std::vector<LayerRange> ranges_;
-};
+constexpr uint64_t kClasses = 1000;
 
 // ---- the models ----
 
 // arXiv:1404.5997, as torchvision has it.
-void Alexnet(Network* n) {
+void Alexnet(ImageNetwork* n) {
   const struct {
     uint64_t out, kernel, stride, pad;
     bool pool;
@@ -182,7 +35,7 @@ void Alexnet(Network* n) {
 }
 
 // arXiv:1409.1556, table 1; `repeats` convolutions in each of the five stages.
-void Vgg(Network* n, const uint64_t (&repeats)[5]) {
+void Vgg(ImageNetwork* n, const uint64_t (&repeats)[5]) {
   constexpr uint64_t kWidths[] = {64, 128, 256, 512, 512};
   for (int stage = 0; stage < 5; ++stage) {
     for (uint64_t i = 0; i < repeats[stage]; ++i) {
@@ -208,7 +61,7 @@ struct ResnetShape {
   uint64_t groups = 1, width_per_group = 64;
 };
 // arXiv:1512.03385, table 1, with the stride in the 3 x 3 convolution; groups as in arXiv:1611.05431.
-void Resnet(Network* n, const ResnetShape& shape) {
+void Resnet(ImageNetwork* n, const ResnetShape& shape) {
   n->ConvBnAct(64, 7, 2, 1, "relu");
   n->MaxPool(3, 2, 1);
   n->Close();
@@ -246,7 +99,7 @@ void Resnet(Network* n, const ResnetShape& shape) {
 }
 
 // arXiv:1801.04381, table 2.
-void MobilenetV2(Network* n) {
+void MobilenetV2(ImageNetwork* n) {
   constexpr uint64_t kStages[][4] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
                                      {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
   n->ConvBnAct(32, 3, 2, 1, "relu6");
@@ -274,7 +127,7 @@ uint64_t Divisible(double value, uint64_t by) {
 }
 
 // arXiv:1905.02244, tables 1 and 2.
-void MobilenetV3(Network* n, bool large) {
+void MobilenetV3(ImageNetwork* n, bool large) {
   struct Block {
     uint64_t kernel, expanded, out;
     bool excite, hard;
@@ -318,7 +171,7 @@ void MobilenetV3(Network* n, bool large) {
 }
 
 // arXiv:1905.11946, table 1 (B0).
-void EfficientnetB0(Network* n) {
+void EfficientnetB0(ImageNetwork* n) {
   constexpr uint64_t kStages[][5] = {{1, 3, 1, 16, 1},  {6, 3, 2, 24, 2},  {6, 5, 2, 40, 2}, {6, 3, 2, 80, 3},
                                      {6, 5, 1, 112, 3}, {6, 5, 2, 192, 4}, {6, 3, 1, 320, 1}};
   n->ConvBnAct(32, 3, 2, 1, "silu");
@@ -346,7 +199,7 @@ void EfficientnetB0(Network* n) {
 }
 
 // arXiv:1608.06993, table 1: growth 32, bottlenecks of 4 x growth.
-void Densenet(Network* n, const uint64_t (&blocks)[4]) {
+void Densenet(ImageNetwork* n, const uint64_t (&blocks)[4]) {
   n->ConvBnAct(64, 7, 2, 1, "relu");
   n->MaxPool(3, 2, 1);
   n->Close();
@@ -380,7 +233,7 @@ void Densenet(Network* n, const uint64_t (&blocks)[4]) {
 }
 
 // arXiv:2201.03545, section 3.
-void Convnext(Network* n, const uint64_t (&widths)[4], const uint64_t (&blocks)[4], double depth) {
+void Convnext(ImageNetwork* n, const uint64_t (&widths)[4], const uint64_t (&blocks)[4], double depth) {
   n->Convolution(widths[0], 4, 4, 0, 1, true);
   n->LayerNorm2d();
   n->Close();
@@ -416,84 +269,84 @@ void Convnext(Network* n, const uint64_t (&widths)[4], const uint64_t (&blocks)[
 
 struct Entry {
   std::string_view name;
-  void (*build)(Network*);
+  void (*build)(ImageNetwork*);
 };
 constexpr Entry kModels[] = {
     {"alexnet", Alexnet},
     {"convnext_tiny",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Convnext(n, {96, 192, 384, 768}, {3, 3, 9, 3}, 0.1);
      }},
     {"convnext_small",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Convnext(n, {96, 192, 384, 768}, {3, 3, 27, 3}, 0.4);
      }},
     {"convnext_base",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Convnext(n, {128, 256, 512, 1024}, {3, 3, 27, 3}, 0.5);
      }},
     {"convnext_large",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Convnext(n, {192, 384, 768, 1536}, {3, 3, 27, 3}, 0.5);
      }},
     {"densenet121",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Densenet(n, {6, 12, 24, 16});
      }},
     {"densenet169",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Densenet(n, {6, 12, 32, 32});
      }},
     {"densenet201",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Densenet(n, {6, 12, 48, 32});
      }},
     {"efficientnet_b0", EfficientnetB0},
     {"mobilenet_v2", MobilenetV2},
-    {"mobilenet_v3_large", [](Network* n) { MobilenetV3(n, true); }},
-    {"mobilenet_v3_small", [](Network* n) { MobilenetV3(n, false); }},
+    {"mobilenet_v3_large", [](ImageNetwork* n) { MobilenetV3(n, true); }},
+    {"mobilenet_v3_small", [](ImageNetwork* n) { MobilenetV3(n, false); }},
     {"resnet18",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Resnet(n, {{2, 2, 2, 2}, false});
      }},
     {"resnet34",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Resnet(n, {{3, 4, 6, 3}, false});
      }},
     {"resnet50",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Resnet(n, {{3, 4, 6, 3}, true});
      }},
     {"resnet101",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Resnet(n, {{3, 4, 23, 3}, true});
      }},
     {"resnet152",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Resnet(n, {{3, 8, 36, 3}, true});
      }},
     {"resnext50_32x4d",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Resnet(n, {{3, 4, 6, 3}, true, 32, 4});
      }},
     {"wide_resnet50_2",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Resnet(n, {{3, 4, 6, 3}, true, 1, 128});
      }},
     {"vgg11",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Vgg(n, {1, 1, 2, 2, 2});
      }},
     {"vgg13",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Vgg(n, {2, 2, 2, 2, 2});
      }},
     {"vgg16",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Vgg(n, {2, 2, 3, 3, 3});
      }},
     {"vgg19",
-     [](Network* n) {
+     [](ImageNetwork* n) {
        Vgg(n, {2, 2, 4, 4, 4});
      }},
 };
@@ -511,7 +364,7 @@ bool IsTorchvisionName(std::string_view name) {
 }
 
 ForwardGraph BuildTorchvision(std::string_view name, uint64_t batch, Precision precision) {
-  Network network(batch, precision);
+  ImageNetwork network(batch, precision);
   for (const Entry& e : kModels) {
     if (e.name == name) e.build(&network);
   }
