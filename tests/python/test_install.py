@@ -74,6 +74,24 @@ def test_a_phase_of_ones_own_is_in_the_trace(bench):
     assert "my metric" in bench.tool("export", bench.folder / "t.vlt").stdout
 
 
+def test_averaged_copies_get_no_gradient_in_the_formulas(bench):
+    bench.dryrun("""
+    import torch
+    from torch.optim.swa_utils import AveragedModel
+    model = torch.nn.Linear(512, 512).cuda()
+    unused = torch.nn.Linear(512, 4).cuda()           # in no optimizer, and yet a backward reaches it
+    average = AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        unused(model(torch.ones(8, 512, device="cuda"))).sum().backward()
+        optimizer.step()
+        average.update_parameters(model)
+    """, allocator="plugin", trace="t.vlt")
+    rows = {row["category"]: row for row in bench.json("reconcile", bench.folder / "t.vlt")["rows"]}
+    assert rows["parameter"]["textbook_bytes"] == 4 * (2 * 512 * 513 + 4 * 513)
+    assert rows["gradient"]["textbook_bytes"] == 4 * (512 * 513 + 4 * 513) == rows["gradient"]["requested_bytes"]
+
+
 def test_a_missing_library_is_named_and_the_script_runs(bench):
     done = bench.dryrun(EXAMPLES / "dcgan.py", "--batch", "4", "--steps", "1", allocator="plugin", trace="t.vlt",
                         env={"VRAMLEDGER_LIBRARY": "/nonexistent/lib.so"})

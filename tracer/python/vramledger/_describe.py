@@ -74,6 +74,14 @@ class RootDescription:
             if not torch.nn.parameter.is_lazy(b)
         ]
 
+    def see_trained(self, root, optimized):
+        """What neither an optimizer has nor a backward has reached (an averaged copy) gets no gradient. Whether that changed anything."""
+        trained = {plain_path(root, path): p.requires_grad and (id(p) in optimized or p.grad is not None) for path, p in root.named_parameters()}
+        before = [parameter["trainable"] for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter["trainable"] = trained.get(parameter["name"], parameter["trainable"])
+        return before != [parameter["trainable"] for parameter in self.parameters]
+
     def see(self, module, args, output):
         if self.batch_size is None and (shape := _first_shape(args)):
             self.batch_size = shape[0]

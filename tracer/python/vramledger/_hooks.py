@@ -38,6 +38,7 @@ class Hooks:
         self._calls = None            # the extension that follows module calls, where it was built for this Python
         self._described_now = 0       # threads that describe a model at the moment
         self.graph = None             # reads of the autograd graph, where the library for this PyTorch was built
+        self._trained_by = 0          # number of optimizers when the trained parameters were last told from the others
         self._complained = False
 
     def attach(self):
@@ -247,6 +248,17 @@ class Hooks:
             if id(module) not in inside and any(p.is_cuda for p in module.parameters()):
                 self.name_model(module)
 
+    def _see_trained(self):
+        """Once all optimizers have been met; again where more came since."""
+        if len(self._optimizers) == self._trained_by:
+            return
+        self._trained_by = len(self._optimizers)
+        optimizers = [optimizer for names in self._optimizers.values() if (optimizer := names.reference()) is not None]
+        optimized = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        changed = [description.see_trained(root, optimized) for description, reference in self._models if (root := reference()) is not None]
+        if any(changed):
+            self._publish_models()
+
     def _name_tensor(self, tensor, role, name):
         name_id = None
         for part in _parts(tensor):
@@ -304,6 +316,8 @@ class Hooks:
                 self._optimizer_metadata.append(_describe.optimizer(optimizer, names.name))
                 self.library.metadata({"optimizers": self._optimizer_metadata})
                 self._find_models_never_called()
+            elif names.steps == 2:
+                self._see_trained()
         except Exception:
             self._complain()
         self.library.end_scope()
