@@ -74,6 +74,16 @@ def test_a_phase_of_ones_own_is_in_the_trace(bench):
     assert "my metric" in bench.tool("export", bench.folder / "t.vlt").stdout
 
 
+def test_what_torch_load_makes_belongs_to_load(bench):
+    bench.dryrun("""
+    import torch
+    torch.save({"w": torch.ones(1 << 18)}, "w.pt")
+    kept = torch.load("w.pt", map_location="cuda"), torch.load(f="w.pt", map_location="cuda")
+    """, allocator="plugin", trace="t.vlt")
+    report = bench.json("report", bench.folder / "t.vlt")
+    assert report["peak"]["birth_phases"]["load"]["rounded_bytes"] == 2 << 20
+
+
 def test_averaged_copies_get_no_gradient_in_the_formulas(bench):
     bench.dryrun("""
     import torch

@@ -15,6 +15,8 @@ def wrap_all(hooks):
     for owner in (Optimizer, torch.nn.Module):
         _in_phase(owner, "zero_grad", "zero_grad", hooks)
         _in_phase(owner, "load_state_dict", "load", hooks, hooks.named_again)
+    _in_phase(torch, "load", "load", hooks)
+    torch.serialization.load = torch.load
     # Module.to, .cuda, .half ...: parameters keep their identity and change their storages.
     _in_phase(torch.nn.Module, "_apply", "load", hooks, hooks.named_again)
     ddp = getattr(torch.nn.parallel, "DistributedDataParallel", None)
@@ -47,24 +49,24 @@ def _after(first, original):
 
 
 def _in_phase(owner, method, phase, hooks, after=None):
-    """The outermost call of the method on this thread is a stretch of that phase; after(object, result) follows."""
+    """The outermost call of the method (or a module's function) on this thread is a stretch of that phase; after(object, result) follows."""
     original = getattr(owner, method)
     library, number = hooks.library, PHASES[phase]
     key = f"{owner.__name__}.{method}"
 
     @functools.wraps(original)
-    def wrapped(self, *args, **kwargs):
+    def wrapped(*args, **kwargs):
         if torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
+            return original(*args, **kwargs)
         inner = getattr(_depth, key, False)
         if inner:
-            return original(self, *args, **kwargs)
+            return original(*args, **kwargs)
         setattr(_depth, key, True)
         library.begin_scope(number, 0)
         try:
-            result = original(self, *args, **kwargs)
+            result = original(*args, **kwargs)
             if after is not None:
-                after(self, result)
+                after(args[0], result)
             return result
         finally:
             setattr(_depth, key, False)
