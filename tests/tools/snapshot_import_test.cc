@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tests/tools/pickle_builder.h"
+#include "tools/analysis/timeline.h"
 #include "tools/foreign/event_writer.h"
 #include "tools/foreign/file_bytes.h"
 #include "tools/foreign/open_input.h"
@@ -163,6 +164,57 @@ TEST(SnapshotImport, ReconstructsWhatWasThereBefore) {
   }
   EXPECT_EQ(before, 664u);  // 226 that stay and 438 that the history frees
   EXPECT_EQ(unmatched, 0u);
+}
+
+// cuBLAS's workspace of the autograd thread is as large as the main thread's, and its stack names the same node as a
+// gradient's; a gradient's storage is asked for by one of the functions that make empty tensors.
+TEST(SnapshotImport, AWorkspaceOfBackwardIsNoGradient) {
+  using testing::PickleDict, testing::PickleInt, testing::PickleList, testing::PickleText;
+  constexpr uint64_t kBase = 0x7f0000000000, kSize = 33554432;
+  const auto frame = [](const char* name, const char* file) {
+    return PickleDict({{"name", PickleText(name)}, {"filename", PickleText(file)}, {"line", PickleInt(7)}});
+  };
+  const std::string forward = PickleList({frame("forward", "/site/torch/nn/modules/linear.py")});
+  const std::string node = frame("torch::autograd::generated::AddmmBackward0::apply(...)", "??");
+  const std::string engine = frame("torch::autograd::Engine::thread_main(...)", "??");
+  const std::string workspace = PickleList({node, engine});
+  const std::string gradient = PickleList({frame("at::detail::empty_generic(...)", "??"), node, engine});
+  const std::string step = PickleList({frame("step", "/site/torch/optim/sgd.py")});
+  const std::string* kinds[] = {&forward, &workspace, &gradient, &step, &forward, &gradient};
+  std::string segments = "](", history = "](";
+  for (uint64_t i = 0; i < 6; ++i) {
+    const uint64_t size = i < 3 ? kSize : 1048576, address = kBase + i * 2 * kSize;
+    segments += PickleDict({{"device", PickleInt(0)},
+                            {"address", PickleInt(address)},
+                            {"total_size", PickleInt(size)},
+                            {"allocated_size", PickleInt(size)},
+                            {"active_size", PickleInt(size)},
+                            {"stream", PickleInt(0)},
+                            {"segment_type", PickleText("large")},
+                            {"blocks", PickleList({PickleDict({{"address", PickleInt(address)},
+                                                               {"size", PickleInt(size)},
+                                                               {"requested_size", PickleInt(size)},
+                                                               {"state", PickleText("active_allocated")},
+                                                               {"frames", PickleList({})}})})}});
+    for (const char* action : {"segment_alloc", "alloc"})
+      history += PickleDict({{"action", PickleText(action)},
+                             {"addr", PickleInt(address)},
+                             {"size", PickleInt(size)},
+                             {"stream", PickleInt(0)},
+                             {"time_us", PickleInt(1000 + i)},
+                             {"frames", *kinds[i]}});
+  }
+  const std::string path = ::testing::TempDir() + "/workspace.pickle";
+  std::ofstream(path, std::ios::binary) << testing::Pickle(
+      PickleDict({{"segments", segments + "e"}, {"device_traces", PickleList({history + "e"})}}));
+  const auto input = EventInput::Open(path);
+  ASSERT_TRUE(input.ok()) << input.status();
+  const auto analysis = Analyze(*input);
+  ASSERT_TRUE(analysis.ok()) << analysis.status();
+  const CategoryTable& peak = analysis->timeline.peak.categories;
+  EXPECT_EQ(peak[static_cast<size_t>(Category::kWorkspace)].count, 2u);
+  EXPECT_EQ(peak[static_cast<size_t>(Category::kWorkspace)].rounded, 2 * kSize);
+  EXPECT_EQ(peak[static_cast<size_t>(Category::kGradient)].rounded, kSize);
 }
 
 }  // namespace

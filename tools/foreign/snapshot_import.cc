@@ -238,6 +238,13 @@ class Importer {
     return Phase::kUnknown;
   }
 
+  // A snapshot does not number threads. cuBLAS takes a workspace for each of them, and is known by that.
+  static constexpr uint16_t kEngineThread = 1;
+  bool IsOfEngine(const StackFacts& facts) const {
+    if (facts.empty) return phase_ == Phase::kBackward;
+    return facts.engine && !facts.makes_tensor;
+  }
+
   // All devices' events in the order of time; the order within a device is kept.
   void Merge() {
     start_us_ = ~uint64_t{0};
@@ -280,6 +287,7 @@ class Importer {
       if (phase != Phase::kUnknown) EnterPhase(phase, s.time_us);
       e.phase = phase;
       e.module = list_->Intern(facts.site);
+      if (IsOfEngine(facts)) e.thread = kEngineThread;
       if (s.kind == RecordKind::kAlloc) ++allocations_, with_phase_ += phase != Phase::kUnknown ? 1 : 0;
     } else {
       e.phase = phase_;

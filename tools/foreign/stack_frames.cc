@@ -111,8 +111,10 @@ StackFacts ReadStack(const std::vector<StackFrame>& frames) {
     if (Contains(f.name, "torch::autograd::Engine::") || Contains(f.name, "PythonEngine::")) signs.engine = true;
     if (node.empty()) node = AutogradNode(f.name);
     workspace |= IsWorkspaceCall(f.name);
+    facts.makes_tensor |= Contains(f.name, "empty_");
   }
   facts.phase = Decide(signs);
+  facts.engine = signs.engine;
   if (workspace) {
     facts.site = kWorkspaceSite;
   } else if (!node.empty()) {

@@ -21,6 +21,8 @@ struct StackFacts {
   std::string site;               // innermost place outside PyTorch, or the autograd node, or ""
   bool python = false;            // has at least one Python frame
   bool empty = true;              // has no frame at all
+  bool engine = false;            // on a thread of autograd's own
+  bool makes_tensor = false;      // for a tensor's storage; what asks without it takes a workspace
 };
 
 // Frames innermost first, as PyTorch stores them.
