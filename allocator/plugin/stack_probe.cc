@@ -62,6 +62,17 @@ std::string_view FileName(std::string_view path) {
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
 }
 
+// What is in every stack: the launcher that runs the script, our own hooks, and PyTorch's functions around each forward and each
+// operator that the recorder sees.
+bool IsPlumbing(std::string_view path, std::string_view function) {
+  const std::string_view file = FileName(path);
+  if (file == "<frozen runpy>" || file == "runpy.py") return true;
+  if (function == "_call_impl" || function == "_wrapped_call_impl" || function == "inner") return path.ends_with("torch/nn/modules/module.py");
+  if (function == "__call__" && path.ends_with("torch/_ops.py")) return true;
+  const std::string_view folder = path.substr(0, path.size() - file.size());
+  return folder.ends_with("/vramledger/") && file.starts_with("_");
+}
+
 void AppendFrame(std::string* text, std::string_view frame) {
   if (!text->empty()) text->append(" < ");
   text->append(frame);
@@ -94,13 +105,16 @@ void StackProbe::AppendPython(std::string* text, uint64_t* key) {
   void *type = nullptr, *value = nullptr, *traceback = nullptr;
   api.error_fetch(&type, &value, &traceback);
   void* frame = api.thread_frame(api.thread_state());
-  for (int depth = 0; frame != nullptr && depth < kMaxFrames; ++depth) {
+  for (int depth = 0; frame != nullptr && depth < kMaxFrames;) {
     void* const code = api.frame_code(frame);
-    const std::string file = Attribute(code, "co_filename");
-    const std::string entry = absl::StrCat(std::string(FileName(file)), ":", api.frame_line(frame), " ", Attribute(code, "co_name"));
+    const std::string file = Attribute(code, "co_filename"), function = Attribute(code, "co_name");
     api.decref(code);
-    Mix(key, absl::HashOf(file, entry));
-    AppendFrame(text, entry);
+    if (!IsPlumbing(file, function)) {
+      ++depth;
+      const std::string entry = absl::StrCat(std::string(FileName(file)), ":", api.frame_line(frame), " ", function);
+      Mix(key, absl::HashOf(file, entry));
+      AppendFrame(text, entry);
+    }
     void* const back = api.frame_back(frame);
     api.decref(frame);
     frame = back;

@@ -169,6 +169,28 @@ def test_python_stacks_name_the_line(bench, mode):
     assert "3.00 MiB by script1.py:6 make < script1.py:9 outer" in text
 
 
+def test_stacks_begin_with_the_script_and_long_ones_are_cut_in_the_text(bench):
+    """Neither the launcher's frames, nor our own, nor those around every forward."""
+    bench.dryrun("""
+    import torch
+
+    def deep(n):
+        return deep(n - 1) if n else torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x.new_empty(5 << 20, dtype=torch.uint8)
+
+    kept = deep(7)
+    made = Net()(torch.ones(1, device="cuda"))
+    """, allocator="plugin", trace="t.vlt", env={"VRAMLEDGER_STACKS": "python"})
+    stacks = {g["each_bytes"]: g["stack"] for g in bench.json("report", bench.folder / "t.vlt")["peak"]["blocks_by_size"]}
+    assert stacks[3 << 20] == " < ".join(["script1.py:5 deep"] * 8 + ["script1.py:11 <module>"])
+    assert stacks[5 << 20] == "script1.py:9 forward < script1.py:12 <module>"
+    text = bench.tool("report", bench.folder / "t.vlt").stdout
+    assert "3.00 MiB by " + "script1.py:5 deep < " * 5 + "... 4 more\n" in text
+
+
 def test_cpp_stacks_name_the_function(bench):
     bench.dryrun(STACKS % "torch", env={"VRAMLEDGER_STACKS": "cpp"})
     group = next(g for g in bench.json("report", bench.folder / "t.vlt")["peak"]["blocks_by_size"] if g["each_bytes"] == 3 << 20)

@@ -15,6 +15,18 @@ double Share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+// The first of a stack's frames, and how many more there are; the JSON report has all.
+std::string InnermostFrames(const std::string& stack) {
+  constexpr size_t kShown = 5;
+  const std::string_view separator = " < ";
+  size_t end = 0, frames = 0, shown = stack.size();
+  while (end != std::string::npos) {
+    end = stack.find(separator, end == 0 ? 0 : end + separator.size());
+    if (++frames == kShown && end != std::string::npos) shown = end;
+  }
+  return frames <= kShown ? stack : Cat(stack.substr(0, shown), separator, "... ", frames - kShown, " more");
+}
+
 class Writer {
  public:
   Writer(const Analysis& a, const ReportTextOptions& options)
@@ -196,7 +208,7 @@ class Writer {
     std::string text;
     for (size_t i = 0; i < t_.peak_groups.size() && i < options_.top; ++i) {
       const BlockGroup& g = t_.peak_groups[i];
-      if (!g.stack.empty()) text += Cat("  ", HumanBytes(g.bytes.rounded), " by ", g.stack, "\n");
+      if (!g.stack.empty()) text += Cat("  ", HumanBytes(g.bytes.rounded), " by ", InnermostFrames(g.stack), "\n");
     }
     if (text.empty()) return;
     Title("Where these were allocated, the innermost frame first");
