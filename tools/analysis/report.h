@@ -17,6 +17,9 @@ struct ReportTextOptions {
 nlohmann::ordered_json ReportJson(const Analysis& analysis, size_t top = 20);
 std::string ReportText(const Analysis& analysis, const ReportTextOptions& options = {});
 
+// Why a trace that ends early does so: damage to the file, or a program that did not come to its end.
+std::string EarlyEndSentence(const SourceHealth& health);
+
 // Parts of JSON that other commands print too.
 nlohmann::ordered_json SourceJson(const Analysis& analysis);
 nlohmann::ordered_json DeviceJson(const Analysis& analysis);

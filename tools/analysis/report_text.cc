@@ -75,8 +75,7 @@ class Writer {
                        ".")) +
               "\n";
     }
-    if (a_.source.health.ended_early)
-      out_ += "The trace ends early: the program did not close it (crash, kill, or still running).\n";
+    if (a_.source.health.ended_early) out_ += EarlyEndSentence(a_.source.health) + "\n";
     if (metadata_.without_hooks() && !t_.has_names)
       out_ += "Recorded without hooks: phases are guessed from signals, nothing has a name.\n";
     if (metadata_.virtual_device()) {
@@ -273,6 +272,11 @@ class Writer {
 };
 
 }  // namespace
+
+std::string EarlyEndSentence(const SourceHealth& health) {
+  return health.damage.empty() ? "The trace ends early: the program did not close it (crash, kill, or still running)."
+                               : "The file is damaged: what follows the damage is missing here.";
+}
 
 std::string ReportText(const Analysis& analysis, const ReportTextOptions& options) {
   return Writer(analysis, options).Run();

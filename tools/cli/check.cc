@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "tools/analysis/format_text.h"
+#include "tools/analysis/report.h"
 #include "tools/cli/load.h"
 #include "tools/foreign/text.h"
 #include "tracer/format/checker.h"
@@ -41,12 +42,13 @@ void RegisterCheck(CLI::App& app) {
                      {"lost_records", health.lost_records},
                      {"notes", health.notes}});
     } else {
-      std::string text = r.violations == 0 ? std::string("Sound") : Cat(Grouped(r.violations), " violations");
+      std::string text = !health.damage.empty() ? "Damaged; as far as it reads, " : "";
+      text += r.violations != 0 ? Cat(Grouped(r.violations), " violations") : text.empty() ? "Sound" : "sound";
       text += Cat(": ", Grouped(r.events), " events, ", Grouped(r.allocations), " allocations, ",
                   Grouped(r.live_at_end), " blocks (", Grouped(r.live_bytes_at_end), " B) alive at the end, ",
                   Grouped(r.counters_verified), " recorded totals agree.\n");
       for (const std::string& s : r.sentences) text += Cat("  ", s, "\n");
-      if (health.ended_early) text += "  The trace ends early: it was not closed.\n";
+      if (health.ended_early) text += Cat("  ", EarlyEndSentence(health), "\n");
       if (health.lost_records != 0) text += Cat("  ", Grouped(health.lost_records), " records were lost.\n");
       for (const std::string& note : health.notes) text += Cat("  Note: ", note, ".\n");
       Write("", text);
