@@ -96,6 +96,12 @@ TEST(Tool, ExitCodes) {
       Temporary("double.events", "vramledger events 1\nsegment s 10M\nalloc a 1M in=s\nalloc b 1M in=s\n");
   EXPECT_EQ(Tool("check " + wrong).code, 1);
   EXPECT_EQ(Tool("check " + Golden("training.events")).code, 0);
+  for (const char* command : {"report", "reconcile"}) {
+    const Outcome o = Tool(std::string(command) + " " + Golden("training.events") + " --device 7");
+    EXPECT_EQ(o.code, 2) << o.output;
+    EXPECT_NE(o.output.find("nothing was recorded on device 7"), std::string::npos) << o.output;
+  }
+  EXPECT_EQ(Tool("replay " + Golden("training.events") + " --device-index 7").code, 2);
 }
 
 TEST(Tool, SaysWhatIsNoCommandAndWhatIsNoCard) {

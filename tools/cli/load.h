@@ -17,12 +17,17 @@ inline EventInput OpenOrFail(const std::string& path) {
   return *std::move(input);
 }
 
+// An analysis that failed: asked about a device that the input does not have (wrong use), or unreadable.
+[[noreturn]] inline void FailAnalysis(const std::string& path, const absl::Status& status) {
+  throw Failure{absl::IsNotFound(status) ? kExitUsage : kExitUnreadable, path + ": " + std::string(status.message())};
+}
+
 // `device` < 0: the one with the highest peak.
 inline Analysis AnalyzeOrFail(const std::string& path, int device) {
   const Progress progress("reading " + path);
   const EventInput input = OpenOrFail(path);
   absl::StatusOr<Analysis> analysis = Analyze(input, device < 0 ? std::nullopt : std::optional<int>(device));
-  if (!analysis.ok()) throw Failure{kExitUnreadable, path + ": " + std::string(analysis.status().message())};
+  if (!analysis.ok()) FailAnalysis(path, analysis.status());
   return *std::move(analysis);
 }
 

@@ -38,7 +38,7 @@ void RegisterReconcile(CLI::App& app) {
     const absl::StatusOr<Reconciliation> r =
         Reconcile(input, o->device < 0 ? std::nullopt : std::optional<int>(o->device),
                   o->by.empty() ? std::nullopt : std::optional<size_t>(o->depth));
-    if (!r.ok()) throw Failure{kExitUnreadable, o->input + ": " + std::string(r.status().message())};
+    if (!r.ok()) FailAnalysis(o->input, r.status());
     if (o->json) {
       WriteJson("", ReconcileJson(*r, o->layers));
     } else {

@@ -65,7 +65,7 @@ void RegisterReplay(CLI::App& app) {
     if (o->index >= 0) question.device = o->index;
     const EventInput input = OpenOrFail(o->input);
     const absl::StatusOr<ReplayReport> report = Replay(input, question);
-    if (!report.ok()) throw Failure{kExitUnreadable, Cat(o->input, ": ", std::string(report.status().message()))};
+    if (!report.ok()) FailAnalysis(o->input, report.status());
     if (o->json) return WriteJson("", ReplayJson(*report));
     Write("", ReplayText(*report));
   });
