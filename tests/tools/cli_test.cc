@@ -104,6 +104,18 @@ TEST(Tool, ExitCodes) {
   EXPECT_EQ(Tool("replay " + Golden("training.events") + " --device-index 7").code, 2);
 }
 
+TEST(Tool, AReplayThatRunsOutOfMemoryIsAFailedCheckAndNamesWhatOthersTake) {
+  const std::string device = R"("devices":[{"index":0,"total_bytes":1073741824,"free_bytes_at_start":905969664}])";
+  const std::string trace = Temporary("context.events", "vramledger events 1\nmeta {" + device +
+                                                            "}\nsegment s 600M\nphase forward\nalloc a 600M in=s\n");
+  const Outcome fits = Tool("replay " + trace);
+  EXPECT_EQ(fits.code, 0) << fits.output;
+  EXPECT_NE(fits.output.find("160.0 MiB of it taken by others than the allocator"), std::string::npos) << fits.output;
+  const Outcome o = Tool("replay " + trace + " --capacity 700MiB");
+  EXPECT_EQ(o.code, 1) << o.output;
+  EXPECT_NE(o.output.find("the requests do not fit: out of memory at event"), std::string::npos) << o.output;
+}
+
 TEST(Tool, SaysWhatIsNoCommandAndWhatIsNoCard) {
   EXPECT_NE(Tool("nonsense").output.find("no command \"nonsense\""), std::string::npos);
   const Outcome o = Tool("advise " + Golden("training.events") + " --capacity 24");

@@ -91,7 +91,12 @@ std::string ReplayText(const ReplayReport& r) {
   text += Cat("Policy ", r.settings.policy_name(),
               r.settings.ToString().empty() ? std::string(", default settings") : Cat(", ", r.settings.ToString()),
               r.as_recorded ? " (as recorded)" : "", ", device of ",
-              r.capacity_bytes == 0 ? std::string("unknown size") : HumanBytes(r.capacity_bytes), ".\n\n");
+              r.capacity_bytes == 0 ? std::string("unknown size") : HumanBytes(r.capacity_bytes),
+              r.capacity_bytes != 0 && r.used_elsewhere_bytes != 0
+                  ? Cat(", ", HumanBytes(r.used_elsewhere_bytes),
+                        " of it taken by others than the allocator (the CUDA context, other processes), as recorded")
+                  : std::string(),
+              ".\n\n");
   const auto row = [&text](const char* name, uint64_t bytes) {
     text += absl::StrFormat("  %-24s %12s  %20s B\n", name, HumanBytes(bytes), Grouped(bytes));
   };

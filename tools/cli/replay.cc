@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "tools/analysis/format_text.h"
 #include "tools/cli/load.h"
 #include "tools/foreign/text.h"
 #include "tools/virtual_device/core/device_model.h"
@@ -49,6 +50,7 @@ void RegisterReplay(CLI::App& app) {
   command->add_flag("--json", o->json, "print JSON (schema vramledger.replay/1)");
   command->footer(
       "With the recorded policy and settings, every address and segment is compared with the recording.\n"
+      "Exit code 1 when memory runs out.\n"
       "Example: vramledger replay out/bert_b32.vlt --policy native --settings max_split_size_mb:20 --capacity 24GiB");
   command->callback([o, command] {
     const Progress progress("replaying " + o->input);
@@ -66,8 +68,14 @@ void RegisterReplay(CLI::App& app) {
     const EventInput input = OpenOrFail(o->input);
     const absl::StatusOr<ReplayReport> report = Replay(input, question);
     if (!report.ok()) FailAnalysis(o->input, report.status());
-    if (o->json) return WriteJson("", ReplayJson(*report));
-    Write("", ReplayText(*report));
+    if (o->json) {
+      WriteJson("", ReplayJson(*report));
+    } else {
+      Write("", ReplayText(*report));
+    }
+    if (report->out_of_memory)
+      throw Failure{kExitCheckFailed, Cat(o->input, ": the requests do not fit: out of memory at event ",
+                                          Grouped(report->out_of_memory->sequence))};
   });
 }
 
