@@ -68,10 +68,16 @@ def test_an_interrupted_run_closes_its_trace(bench):
 def test_a_phase_of_ones_own_is_in_the_trace(bench):
     bench.dryrun("""
     import torch, vramledger
-    with vramledger.phase("my metric"):
-        x = torch.ones(1000, device="cuda")
+    before = torch.ones(1 << 20, device="cuda")
+    for _ in range(2):
+        with vramledger.phase("my metric"):
+            x = torch.ones(1 << 19, device="cuda")
+            del x
     """, allocator="plugin", trace="t.vlt")
     assert "my metric" in bench.tool("export", bench.folder / "t.vlt").stdout
+    (own,) = bench.json("report", bench.folder / "t.vlt")["own_phases"]
+    assert (own["name"], own["times"], own["peak_bytes"], own["rise_bytes"]) == ("my metric", 2, 6 << 20, 2 << 20)
+    assert "my metric" in bench.tool("report", bench.folder / "t.vlt").stdout
 
 
 def test_what_torch_load_makes_belongs_to_load(bench):

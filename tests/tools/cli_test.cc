@@ -116,6 +116,37 @@ TEST(Tool, AReplayThatRunsOutOfMemoryIsAFailedCheckAndNamesWhatOthersTake) {
   EXPECT_NE(o.output.find("the requests do not fit: out of memory at event"), std::string::npos) << o.output;
 }
 
+TEST(Tool, AReportShowsPhasesOfTheProgramsOwn) {
+  const std::string trace = Temporary("own_phases.events", R"(vramledger events 1
+phase forward
+alloc w 10M
+scope outer
+alloc a 5M
+scope inner
+alloc b 3M
+free b
+endscope inner
+free a
+endscope outer
+alloc c 40M
+step SGD
+scope inner
+endscope inner
+)");
+  const auto own = nlohmann::json::parse(Tool("report " + trace + " --json").output)["own_phases"];
+  ASSERT_EQ(own.size(), 2u);
+  EXPECT_EQ(own[0]["name"], "outer");
+  EXPECT_EQ(own[0]["peak_bytes"], 18 << 20);
+  EXPECT_EQ(own[0]["rise_bytes"], 8 << 20);
+  EXPECT_EQ(own[1]["name"], "inner");
+  EXPECT_EQ(own[1]["times"], 2);
+  EXPECT_EQ(own[1]["peak_bytes"], 50 << 20);
+  EXPECT_EQ(own[1]["peak_step"], 2);
+  EXPECT_EQ(own[1]["rise_bytes"], 3 << 20);
+  EXPECT_NE(Tool("report " + trace).output.find("Phases of the program's own"), std::string::npos);
+  EXPECT_EQ(Tool("report " + Golden("training.events")).output.find("Phases of the program's own"), std::string::npos);
+}
+
 TEST(Tool, SaysWhatIsNoCommandAndWhatIsNoCard) {
   EXPECT_NE(Tool("nonsense").output.find("no command \"nonsense\""), std::string::npos);
   const Outcome o = Tool("advise " + Golden("training.events") + " --capacity 24");

@@ -245,6 +245,15 @@ nlohmann::ordered_json ReportJson(const Analysis& a, size_t top) {
     phases[std::string(PhaseName(static_cast<Phase>(p)))] = std::move(entry);
   }
   out["phase_peaks"] = std::move(phases);
+  Json own = Json::array();
+  for (const OwnPhase& p : a.own_phases)
+    own.push_back({{"name", p.name},
+                   {"times", p.times},
+                   {"peak_bytes", p.peak_bytes},
+                   {"peak_time_ns", p.peak_time_ns},
+                   {"peak_step", p.peak_step},
+                   {"rise_bytes", p.rise_bytes}});
+  out["own_phases"] = std::move(own);
   const Moment* next = NextPeak(t);
   out["next_peak"] = next != nullptr ? MomentJson(*next) : Json(nullptr);
   out["steps"] = StepsJson(t);

@@ -39,6 +39,7 @@ class Writer {
       Ledger();
       Models();
       Peaks();
+      OwnPhases();
       Steps();
       Places();
     }
@@ -168,6 +169,18 @@ class Writer {
       out_ += Cat("  Without the peak in ", PhaseName(t_.peak.phase), " the next one is ",
                   HumanBytes(next->total.rounded), " in ", PhaseName(next->phase), ".\n");
     }
+  }
+
+  void OwnPhases() {
+    if (a_.own_phases.empty()) return;
+    Title("Phases of the program's own");
+    TextTable table;
+    table.Row({"name", "times", "peak while it ran B", "step", "rose by at most B"});
+    for (const OwnPhase& p : a_.own_phases) {
+      table.Row({p.name, Grouped(p.times), Grouped(p.peak_bytes), std::to_string(p.peak_step),
+                 Grouped(p.rise_bytes)});
+    }
+    out_ += table.Text();
   }
 
   void Steps() {

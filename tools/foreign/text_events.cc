@@ -95,7 +95,8 @@ class Builder {
       thread_ = static_cast<uint16_t>(n);
       return absl::OkStatus();
     }
-    if (verb == "phase" || verb == "step" || verb == "enter" || verb == "exit" || verb == "mark")
+    if (verb == "phase" || verb == "step" || verb == "enter" || verb == "exit" || verb == "mark" || verb == "scope" ||
+        verb == "endscope")
       return Control(verb);
     if (verb == "node") return Node();
     if (verb == "stack") {
@@ -124,6 +125,11 @@ class Builder {
       event_.kind = RecordKind::kPhase;
       event_.b = static_cast<uint64_t>(phase_);
       event_.phase = phase_ = *phase;
+    } else if (verb == "scope" || verb == "endscope") {
+      event_.kind = RecordKind::kPhase;
+      event_.a = list_->Intern(words_[1]);
+      event_.b = static_cast<uint64_t>(phase_);
+      event_.c = verb == "scope" ? 1 : 0;
     } else if (verb == "step") {
       event_.kind = RecordKind::kStep;
       event_.a = words_.size() > 1 ? list_->Intern(words_[1]) : 0;
