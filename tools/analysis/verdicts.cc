@@ -211,9 +211,9 @@ class Judging {
     const LeakSuspect& worst = t_.leaks.front();
     Verdict v;
     v.id = "LEAK_STEADY";
-    v.sentence = Cat("Every step leaves about ", HumanBytes(growth), " behind: ", blocks, " blocks of ", steps,
-                     " steps were never freed, most of them from ", SiteOrUnknown(worst.site), " in ",
-                     PhaseName(worst.phase), ".");
+    v.sentence = Cat("Every step leaves about ", HumanBytes(growth), " behind: ", HumanBytes(bytes), " in ", blocks,
+                     " blocks of ", steps, " steps were never freed, ", HumanBytes(worst.bytes), " of them from ",
+                     SiteOrUnknown(worst.site), " in ", PhaseName(worst.phase), ".");
     v.evidence = {{"growth_per_step_bytes", growth},
                   {"leaked_bytes", bytes},
                   {"leaked_blocks", blocks},
