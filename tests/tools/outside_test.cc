@@ -76,6 +76,18 @@ TEST(Outside, WhatLiesInASegmentOfTheAllocatorIsNotOutside) {
   EXPECT_EQ(follower.Take().libraries_peak_bytes, 0u);
 }
 
+TEST(Outside, WhatWaitsIsBoundedWhereTimeStandsStill) {
+  OutsideFollower follower;
+  Event event;
+  for (uint64_t i = 0; i < 200000; ++i) {
+    event.b = (i + 1) << 20;
+    event.c = 512;
+    follower.Alloc(event, "libother.so", /*own=*/false);
+  }
+  EXPECT_LE(follower.waiting(), 65536u);
+  EXPECT_EQ(follower.Take().libraries_peak_bytes, 200000u * 512);
+}
+
 // The record of what a library took stands behind the sample that already shows it.
 TEST(Outside, ALateRecordCountsFromItsTime) {
   OutsideFollower follower;

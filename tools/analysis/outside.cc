@@ -14,6 +14,8 @@ namespace {
 
 // How late a record of CUPTI's can be; the recorder asks every 100 ms, and waits for a processor.
 constexpr uint64_t kLatestNs = 1000000000;
+// Under one constant time (a damaged trace) nothing would ever be late.
+constexpr size_t kMostWaiting = 1 << 16;
 
 using Json = nlohmann::ordered_json;
 
@@ -46,7 +48,7 @@ std::string Cell(const std::optional<OutsideSample>& s, const std::optional<uint
 void OutsideFollower::Wait(Waiting waiting) {
   const uint64_t now = waiting.event.time_ns;
   waiting_.emplace(now, std::move(waiting));
-  while (!waiting_.empty() && waiting_.begin()->first + kLatestNs < now) {
+  while (!waiting_.empty() && (waiting_.begin()->first + kLatestNs < now || waiting_.size() > kMostWaiting)) {
     Count(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
   }

@@ -70,6 +70,8 @@ class OutsideFollower {
   void AtPeak(uint64_t time_ns);
   // The whole, at the end of the trace.
   OutsideLedger Take();
+  // Records whose turn has not come.
+  size_t waiting() const { return waiting_.size(); }
 
  private:
   struct Held {
