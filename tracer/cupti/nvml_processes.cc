@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +12,8 @@ namespace vramledger {
 namespace {
 
 // NVML's header is in no PyTorch wheel. What is used of it, from NVIDIA's public reference
-// (docs.nvidia.com/deploy/nvml-api): nvmlProcessInfo_t of nvmlDeviceGetComputeRunningProcesses_v3, and its error codes.
+// (docs.nvidia.com/deploy/nvml-api): nvmlProcessInfo_t of nvmlDeviceGetComputeRunningProcesses_v3 and of
+// nvmlDeviceGetGraphicsRunningProcesses_v3, and their error codes.
 struct ProcessInfo {
   unsigned pid;
   unsigned long long used_bytes;
@@ -27,8 +29,24 @@ constexpr unsigned long long kNotAvailable = ~0ull;
 struct NvmlProcesses::Functions {
   int (*Init)();
   int (*HandleByBusId)(const char*, void**);
-  int (*RunningProcesses)(void*, unsigned*, ProcessInfo*);
+  int (*ComputeProcesses)(void*, unsigned*, ProcessInfo*);
+  int (*GraphicsProcesses)(void*, unsigned*, ProcessInfo*);  // null where there is none
 };
+
+namespace {
+
+int List(int (*ask)(void*, unsigned*, ProcessInfo*), void* device, std::vector<ProcessInfo>* list) {
+  list->resize(32);
+  int code = kInsufficientSize;
+  for (int tries = 0; tries < 4 && code == kInsufficientSize; ++tries) {
+    auto count = static_cast<unsigned>(list->size());
+    code = ask(device, &count, list->data());
+    list->resize(code == kInsufficientSize ? count + 32 : count);
+  }
+  return code;
+}
+
+}  // namespace
 
 std::string NvmlProcesses::Open() {
   if (functions_ != nullptr) return "";
@@ -38,9 +56,11 @@ std::string NvmlProcesses::Open() {
   found.Init = reinterpret_cast<decltype(found.Init)>(::dlsym(library, "nvmlInit_v2"));
   found.HandleByBusId =
       reinterpret_cast<decltype(found.HandleByBusId)>(::dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
-  found.RunningProcesses =
-      reinterpret_cast<decltype(found.RunningProcesses)>(::dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
-  if (found.Init == nullptr || found.HandleByBusId == nullptr || found.RunningProcesses == nullptr) {
+  found.ComputeProcesses =
+      reinterpret_cast<decltype(found.ComputeProcesses)>(::dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
+  found.GraphicsProcesses =
+      reinterpret_cast<decltype(found.GraphicsProcesses)>(::dlsym(library, "nvmlDeviceGetGraphicsRunningProcesses_v3"));
+  if (found.Init == nullptr || found.HandleByBusId == nullptr || found.ComputeProcesses == nullptr) {
     return "NVML is older than driver 510 and cannot list processes in the form needed";
   }
   if (const int code = found.Init(); code != kSuccess) return absl::StrCat("NVML refused to start (error ", code, ")");
@@ -54,19 +74,18 @@ std::optional<ProcessUse> NvmlProcesses::Query(const std::string& bus_id, std::s
     *why = absl::StrCat("NVML does not know the device ", bus_id, " (error ", code, ")");
     return std::nullopt;
   }
-  std::vector<ProcessInfo> list(32);
-  unsigned count = 0;
-  int code = kInsufficientSize;
-  for (int tries = 0; tries < 4 && code == kInsufficientSize; ++tries) {
-    count = static_cast<unsigned>(list.size());
-    code = functions_->RunningProcesses(device, &count, list.data());
-    if (code == kInsufficientSize) list.resize(count + 32);
-  }
-  if (code != kSuccess) {
+  std::vector<ProcessInfo> list, graphics;
+  if (const int code = List(functions_->ComputeProcesses, device, &list); code != kSuccess) {
     *why = absl::StrCat("NVML does not list the processes of this device (error ", code, ")");
     return std::nullopt;
   }
-  list.resize(count);
+  // A process that computes and draws may stand in both lists, with the whole of its memory. Some drivers list no graphics.
+  if (functions_->GraphicsProcesses != nullptr && List(functions_->GraphicsProcesses, device, &graphics) == kSuccess) {
+    for (const ProcessInfo& g : graphics) {
+      const auto known = std::find_if(list.begin(), list.end(), [&](const ProcessInfo& p) { return p.pid == g.pid; });
+      if (known == list.end()) list.push_back(g);
+    }
+  }
   ProcessUse use;
   bool found = false;
   const auto self = static_cast<unsigned>(::getpid());

@@ -25,17 +25,19 @@ uint64_t NumberOr(const char* name, uint64_t otherwise) {
   return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
 }
 
-// "2147483648,1073741824": the bytes of each pretended process.
-std::vector<uint64_t> SizeList(const char* text) {
-  std::vector<uint64_t> sizes;
+// "2147483648,1073741824g": the bytes of each pretended process, g = of graphics.
+std::vector<OtherProcess> ProcessList(const char* text) {
+  std::vector<OtherProcess> processes;
   while (text != nullptr && *text != '\0') {
     char* end = nullptr;
     const uint64_t size = std::strtoull(text, &end, 10);
     if (end == text) break;
-    if (size != 0) sizes.push_back(size);
+    const bool graphics = *end == 'g';
+    if (graphics) ++end;
+    if (size != 0) processes.push_back({size, graphics});
     text = *end == ',' ? end + 1 : nullptr;
   }
-  return sizes;
+  return processes;
 }
 
 // How many of COUNT devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first that is not one of them, as CUDA
@@ -76,7 +78,7 @@ Config ReadConfig() {
   config.device_count = VisibleDevices(config.installed_count);
   config.memory_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY", config.model.total_memory_bytes);
   config.context_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT", kDefaultContextBytes);
-  config.other_processes = SizeList(Variable("VRAMLEDGER_VIRTUAL_DEVICE_OTHERS"));
+  config.other_processes = ProcessList(Variable("VRAMLEDGER_VIRTUAL_DEVICE_OTHERS"));
   const char* order = Variable("VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER");
   config.address_down = order != nullptr && std::string(order) == "down";
   config.delayed = Variable("VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED") != nullptr;

@@ -12,13 +12,19 @@
 
 namespace vd {
 
+// A process that is only pretended, and what it holds of every device.
+struct OtherProcess {
+  uint64_t bytes = 0;
+  bool graphics = false;  // NVML lists it apart from those that compute
+};
+
 struct Config {
   DeviceModel model;
   int device_count = 1;
   int installed_count = 1;          // the same without regard to CUDA_VISIBLE_DEVICES
   uint64_t memory_bytes = 0;        // total memory of each device
   uint64_t context_bytes = 0;       // taken from it when a context is made
-  std::vector<uint64_t> other_processes;  // what each process that is only pretended holds of every device
+  std::vector<OtherProcess> other_processes;
   bool address_down = false;        // hand out the highest fitting address in place of the lowest
   bool delayed = false;             // stream work completes later
   uint64_t delay_seed = 0;

@@ -50,7 +50,7 @@ void Tell(bool allocates, MemoryKind kind, int device, uintptr_t address, uint64
 
 uint64_t PretendedUse() {
   uint64_t sum = 0;
-  for (const uint64_t bytes : GetConfig().other_processes) sum += bytes;
+  for (const OtherProcess& process : GetConfig().other_processes) sum += process.bytes;
   return sum;
 }
 

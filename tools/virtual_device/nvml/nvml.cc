@@ -88,21 +88,24 @@ uint64_t OwnBytes(int device) {
   return vd::ContextActive(device) ? vd::OwnMemoryUse(device) : 0;
 }
 
-std::vector<Process> Processes(int device) {
+std::vector<Process> Processes(int device, bool graphics) {
   std::vector<Process> out;
-  if (vd::ContextActive(device)) {
+  if (!graphics && vd::ContextActive(device)) {
     out.push_back({static_cast<unsigned>(getpid()), OwnBytes(device), kNoInstance, kNoInstance});
   }
   unsigned pid = kFirstPretended;
-  for (const uint64_t bytes : vd::GetConfig().other_processes) out.push_back({pid++, bytes, kNoInstance, kNoInstance});
+  for (const vd::OtherProcess& process : vd::GetConfig().other_processes) {
+    if (process.graphics == graphics) out.push_back({pid, process.bytes, kNoInstance, kNoInstance});
+    ++pid;
+  }
   return out;
 }
 
 template <typename Info>
-int ListProcesses(Handle handle, unsigned* count, Info* infos) {
+int ListProcesses(Handle handle, unsigned* count, Info* infos, bool graphics = false) {
   const int device = DeviceOf(handle);
   if (device < 0 || count == nullptr) return kInvalidArgument;
-  const std::vector<Process> found = Processes(device);
+  const std::vector<Process> found = Processes(device, graphics);
   const unsigned room = *count;
   *count = static_cast<unsigned>(found.size());
   if (found.empty()) return kSuccess;
@@ -258,10 +261,8 @@ NVML_EXPORT nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned* cou
 NVML_EXPORT nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count, Process* infos) {
   return ListProcesses(handle, count, infos);
 }
-NVML_EXPORT nvmlDeviceGetGraphicsRunningProcesses_v3(Handle handle, unsigned* count, Process*) {
-  if (DeviceOf(handle) < 0 || count == nullptr) return kInvalidArgument;
-  *count = 0;
-  return kSuccess;
+NVML_EXPORT nvmlDeviceGetGraphicsRunningProcesses_v3(Handle handle, unsigned* count, Process* infos) {
+  return ListProcesses(handle, count, infos, /*graphics=*/true);
 }
 
 // PyTorch looks these up together with the others and cannot do without the names.
