@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "tools/analysis/advise_precision.h"
 #include "tools/analysis/batch_model.h"
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
@@ -17,11 +18,6 @@ namespace {
 size_t Index(Category c) {
   return static_cast<size_t>(c);
 }
-
-struct Layer {
-  std::string kind;
-  uint64_t input_bytes = 0;
-};
 
 // A block of a list of equal modules: "model.layer.3".
 struct RepeatedBlock {
@@ -68,7 +64,9 @@ class Adviser {
     ReadActivations();
     if (absl::Status s = Batch(metadata); !s.ok()) return s;
     Checkpointing();
-    MixedPrecision(metadata);
+    if (std::optional<Suggestion> narrow = precision_.Suggest(timeline(), metadata, activations_);
+        narrow && ChangesMuch(*narrow))
+      out_.suggestions.push_back(*std::move(narrow));
     OptimizerTemporaries(metadata);
     ZeroGrad();
     for (Suggestion& s : out_.suggestions) {
@@ -175,23 +173,15 @@ class Adviser {
       const auto layers = model.find("layers");
       if (layers == model.end() || !layers->is_array()) continue;
       for (const auto& layer : *layers) {
-        Layer l;
-        l.kind = JsonText(layer, "class");
-        l.input_bytes = JsonUint(layer, "element_bytes", 4);
-        std::vector<uint64_t> in;
-        if (const auto shape = layer.find("in_shape"); shape != layer.end() && shape->is_array() && !shape->empty()) {
-          for (const auto& n : *shape) in.push_back(n.is_number_unsigned() ? n.get<uint64_t>() : 0);
-          for (const uint64_t n : in) l.input_bytes *= n;
-        } else {
-          l.input_bytes = 0;
-        }
+        const std::vector<uint64_t> in = JsonUints(layer, "in_shape");
+        uint64_t input_bytes = in.empty() ? 0 : JsonUint(layer, "element_bytes", 4);
+        for (const uint64_t n : in) input_bytes *= n;
         const std::string path = Cat(JsonText(model, "name"), ".", JsonText(layer, "name"));
         const std::string block(BlockPath(path));
         // The first leaf of a block sees the block's input.
-        if (!block.empty() && l.input_bytes != 0)
-          blocks_[block].input = std::max(blocks_[block].input, blocks_[block].input == 0 ? l.input_bytes : 0);
-        SeeForCopies(path, l, in);
-        layers_[path] = std::move(l);
+        if (!block.empty() && input_bytes != 0)
+          blocks_[block].input = std::max(blocks_[block].input, blocks_[block].input == 0 ? input_bytes : 0);
+        precision_.See(path, JsonText(layer, "class"), input_bytes, in);
       }
     }
   }
@@ -344,108 +334,6 @@ class Adviser {
     if (ChangesMuch(s)) out_.suggestions.push_back(std::move(s));
   }
 
-  // Under autocast, norms and losses compute in 32 bits, products and what follows them in 16.
-  static bool IsNorm(const std::string& kind) {
-    return Contains(kind, "LayerNorm") || Contains(kind, "RMSNorm") || Contains(kind, "GroupNorm");
-  }
-  static bool IsProduct(const std::string& kind) { return Contains(kind, "Linear") || Contains(kind, "Conv"); }
-
-  // Cards before compute capability 8.0 have no bfloat16 units.
-  bool HasBfloat16(const Metadata& metadata) const {
-    std::string name = metadata.device(timeline().device).name + " " + JsonText(metadata.root(), "device_name") + " ";
-    for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c == '-' ? ' ' : c;
-    for (const char* old : {"t4 ", "v100 ", "p100 ", "p40 ", "p4 "}) {
-      const size_t at = name.find(old);
-      if (at != std::string::npos && (at == 0 || name[at - 1] == ' ')) return false;
-    }
-    return true;
-  }
-
-  enum class Width { kNarrow, kWide, kGone };
-  Width WidthOf(const std::string& site, bool wide_stream) const {
-    if (site.empty()) return Width::kWide;
-    if (const auto it = layers_.find(site); it != layers_.end()) {
-      const std::string& kind = it->second.kind;
-      // A product keeps its narrow copy of a norm's output in place of the output itself.
-      if (IsNorm(kind)) return narrow_copies_ != 0 ? Width::kGone : Width::kWide;
-      const bool wide = Contains(kind, "Softmax") || Contains(kind, "Loss") || Contains(kind, "Embedding") ||
-                        Contains(kind, "ropout");
-      return wide ? Width::kWide : Width::kNarrow;
-    }
-    if (Contains(site, "Loss")) return Width::kWide;
-    // A module's own operators: attention is a product; sums belong to the stream between the blocks.
-    const std::string last = site.substr(site.rfind('.') + 1);
-    const bool attention =
-        last == "self" || last == "attn" || last == "attention" || last == "self_attn" || last == "self_attention";
-    return wide_stream && !attention ? Width::kWide : Width::kNarrow;
-  }
-
-  void MixedPrecision(const Metadata& metadata) {
-    if (JsonBool(metadata.root(), "autocast") || activations_.empty() || layers_.empty()) return;
-    uint64_t narrow_weights = 0;
-    for (const auto& model : metadata.models()) {
-      const auto parameters = model.find("parameters");
-      if (parameters == model.end() || !parameters->is_array()) continue;
-      for (const auto& p : *parameters) {
-        if (JsonUint(p, "element_bytes", 4) != 4) return;  // not a 32-bit model
-        const std::string name = Cat(JsonText(model, "name"), ".", JsonText(p, "name"));
-        const auto it = layers_.find(name.substr(0, name.rfind('.')));
-        if (it != layers_.end() && IsProduct(it->second.kind)) narrow_weights += 2 * JsonUint(p, "numel");
-      }
-    }
-    bool wide_stream = false;
-    for (const auto& entry : layers_) wide_stream |= IsNorm(entry.second.kind);
-    uint64_t halved = 0, wide = 0, gone = 0;
-    for (const BlockGroup& g : activations_) {
-      const Width width = WidthOf(g.site, wide_stream);
-      (width == Width::kNarrow ? halved : width == Width::kWide ? wide : gone) += g.bytes.rounded;
-    }
-    if (halved == 0) return;
-    Suggestion s;
-    const bool bfloat16 = HasBfloat16(metadata);
-    s.id = bfloat16 ? "AMP_BF16" : "AMP_FP16";
-    s.settings = {{"autocast", bfloat16 ? "bfloat16" : "float16"}};
-    const int64_t saving = static_cast<int64_t>(halved / 2 + gone) - static_cast<int64_t>(narrow_copies_);
-    s.predicted_peak = PeakWithout(timeline(), [&](Phase p, const Moment& m) -> int64_t {
-      const bool inside = p == Phase::kForward || p == Phase::kBackward || p == Phase::kRecompute;
-      const double share = activation_bytes_ == 0
-                               ? 0
-                               : static_cast<double>(m.categories[Index(Category::kActivation)].rounded) /
-                                     static_cast<double>(activation_bytes_);
-      return static_cast<int64_t>(static_cast<double>(saving) * std::min(1.0, share)) -
-             (inside ? static_cast<int64_t>(narrow_weights) : 0);
-    });
-    s.method = Cat("activations of products and convolutions (", HumanBytes(halved),
-                   ") halve, those of sums, losses and masks (", HumanBytes(wide),
-                   ") stay; products keep narrow copies of norms' outputs (", HumanBytes(narrow_copies_), " for ",
-                   HumanBytes(gone), ") and of the weights (", HumanBytes(narrow_weights), ")");
-    s.price = bfloat16 ? "lower precision; faster on cards with bfloat16 units"
-                       : "lower precision and range: it needs a gradient scaler; this card has no bfloat16 units";
-    s.time_factor = 0.6;
-    if (ChangesMuch(s)) out_.suggestions.push_back(std::move(s));
-  }
-
-  // The products that read a norm's output, each of which makes its own narrow copy: those that follow it under one
-  // parent.
-  void SeeForCopies(const std::string& path, const Layer& layer, const std::vector<uint64_t>& in) {
-    if (IsNorm(layer.kind)) {
-      norm_shape_ = in;
-      reader_parent_.clear();
-      return;
-    }
-    if (!IsProduct(layer.kind)) {
-      if (!Contains(layer.kind, "ropout")) norm_shape_.clear();
-      return;
-    }
-    const std::string parent = path.substr(0, path.rfind('.'));
-    if (norm_shape_.empty() || in != norm_shape_ || (!reader_parent_.empty() && parent != reader_parent_)) {
-      norm_shape_.clear();
-      return;
-    }
-    reader_parent_ = parent;
-    narrow_copies_ += layer.input_bytes / 2;
-  }
-
   void OptimizerTemporaries(const Metadata& metadata) {
     const OptimizerStep step = PredictOptimizerStep(timeline(), metadata);
     if (step.temporary * 20 < timeline().peak.total.rounded) return;
@@ -489,13 +377,10 @@ class Adviser {
   Hindsight hindsight_;
   std::optional<Analysis> other_;
   std::optional<double> ratio_;  // reserved for each allocated byte; the worse of two traces
-  std::map<std::string, Layer> layers_;
+  PrecisionModel precision_;
   std::map<std::string, RepeatedBlock> blocks_;
   std::vector<BlockGroup> activations_;
   uint64_t activation_bytes_ = 0;
-  uint64_t narrow_copies_ = 0;
-  std::vector<uint64_t> norm_shape_;  // input of the norm whose output is being read
-  std::string reader_parent_;
   Advice out_;
   bool batch_varies_ = false;
 };
