@@ -209,6 +209,19 @@ TEST(Advise, ReservedBytesDecide) {
   EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
 }
 
+TEST(Advise, WhatSavesNothingIsNotListed) {
+  // The temporaries of the step do not make the peak, the forward does.
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  for (const int batch : {4, 8}) {
+    const auto a = Advise(Input(batch), nullptr, question);
+    for (const Suggestion& s : a->suggestions) {
+      if (s.settings.contains("batch_size")) continue;
+      EXPECT_LT(s.predicted_peak, a->baseline_peak) << s.id;
+    }
+  }
+}
+
 // A workspace that passes with its operator is made for the batch; one that stays is not.
 TEST(Advise, PassingWorkspacesGrowWithTheBatch) {
   const auto list = ReadTextEvents(Cat(R"(vramledger events 1

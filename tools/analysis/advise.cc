@@ -64,9 +64,8 @@ class Adviser {
     ReadActivations();
     if (absl::Status s = Batch(metadata); !s.ok()) return s;
     Checkpointing();
-    if (std::optional<Suggestion> narrow = precision_.Suggest(timeline(), metadata, activations_);
-        narrow && ChangesMuch(*narrow))
-      out_.suggestions.push_back(*std::move(narrow));
+    if (std::optional<Suggestion> narrow = precision_.Suggest(timeline(), metadata, activations_))
+      AddIfLower(*std::move(narrow));
     OptimizerTemporaries(metadata);
     ZeroGrad();
     for (Suggestion& s : out_.suggestions) {
@@ -77,10 +76,6 @@ class Adviser {
       if (out_.ran_out && !out_.ran_out->whole_step) {
         s.fits = false;
         s.method += "; a lower bound, as the run did not finish one step";
-      }
-      if (s.predicted_peak >= PeakAtLeast(timeline()) && s.id != "LARGEST_BATCH" && s.id != "ACCUMULATION" &&
-          s.id != "EXPANDABLE_SEGMENTS") {
-        s.method += Cat("; does not lower this run's peak, which the ", PhaseName(timeline().peak.phase), " sets");
       }
     }
     // Those that fit first; the batch before the others, then by price in time.
@@ -94,6 +89,10 @@ class Adviser {
 
  private:
   const Timeline& timeline() const { return out_.analysis.timeline; }
+
+  void AddIfLower(Suggestion s) {
+    if (LowersPeak(timeline(), s.predicted_peak)) out_.suggestions.push_back(std::move(s));
+  }
 
   // ---- what the card must hold ----
   std::optional<uint64_t> Reserved(uint64_t allocated) const {
@@ -296,11 +295,6 @@ class Adviser {
     return absl::OkStatus();
   }
 
-  // At least a hundredth of the peak.
-  bool ChangesMuch(const Suggestion& s) const {
-    return static_cast<double>(s.predicted_peak) <= 0.99 * static_cast<double>(PeakAtLeast(timeline()));
-  }
-
   void Checkpointing() {
     uint64_t saved = 0, inputs = 0, largest = 0, count = 0;
     std::vector<std::string> modules;
@@ -331,7 +325,7 @@ class Adviser {
     s.price = "one more forward of the blocks: about a third more compute";
     s.time_factor = 1.33;
     s.modules = std::move(modules);
-    if (ChangesMuch(s)) out_.suggestions.push_back(std::move(s));
+    AddIfLower(std::move(s));
   }
 
   void OptimizerTemporaries(const Metadata& metadata) {
@@ -346,7 +340,7 @@ class Adviser {
       s.time_factor = time;
       s.method = std::move(method);
       s.price = price;
-      out_.suggestions.push_back(std::move(s));
+      AddIfLower(std::move(s));
     };
     if (step.fused_peak)
       add("OPTIMIZER_FUSED", {{"fused", true}}, *step.fused_peak, 1.0,
@@ -368,7 +362,7 @@ class Adviser {
     });
     s.method = "the gradients of the step before are freed before the forward";
     s.price = "none";
-    out_.suggestions.push_back(std::move(s));
+    AddIfLower(std::move(s));
   }
 
   const EventInput& input_;

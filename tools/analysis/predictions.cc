@@ -15,6 +15,10 @@ uint64_t PeakAtLeast(const Timeline& t) {
   return bytes;
 }
 
+bool LowersPeak(const Timeline& t, uint64_t predicted_peak) {
+  return static_cast<double>(predicted_peak) <= 0.99 * static_cast<double>(PeakAtLeast(t));
+}
+
 OptimizerStep PredictOptimizerStep(const Timeline& t, const Metadata& metadata) {
   OptimizerStep out;
   if (t.peak.phase != Phase::kOptimizer) return out;

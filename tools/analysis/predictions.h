@@ -26,6 +26,9 @@ uint64_t PeakWithout(const Timeline& t, Less less) {
   return static_cast<uint64_t>(peak);
 }
 
+// By at least a hundredth: what changes less is no advice.
+bool LowersPeak(const Timeline& t, uint64_t predicted_peak);
+
 // What a run that ran out of memory would have held at least: its peak, or what it held and asked for in vain.
 uint64_t PeakAtLeast(const Timeline& t);
 
