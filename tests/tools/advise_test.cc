@@ -209,6 +209,23 @@ TEST(Advise, ReservedBytesDecide) {
   EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
 }
 
+TEST(Advise, ALeakIsSaidBeforeAnySetting) {
+  std::string text = "meta {\"batch_size\":4}\nphase load\nalloc w 100M\nname w parameter w\n";
+  for (int i = 0; i < 12; ++i)
+    text += Cat("phase forward\nalloc x", i,
+                " 10M module=Net.loss\nalloc y 20M\nphase backward\nfree y\nphase optimizer\nstep SGD\n");
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const auto a = Advise(Events(text), nullptr, question);
+  ASSERT_TRUE(a.ok()) << a.status();
+  const std::string out = AdviceText(*a, false);
+  const size_t caution = out.find("LEAK_STEADY: "), first = out.find("LARGEST_BATCH");
+  ASSERT_NE(caution, std::string::npos) << out;
+  EXPECT_NE(out.find("No setting helps against a leak"), std::string::npos);
+  EXPECT_LT(caution, first);
+  EXPECT_EQ(AdviceJson(*a)["cautions"].size(), 1u);
+}
+
 TEST(Advise, WhatSavesNothingIsNotListed) {
   // The temporaries of the step do not make the peak, the forward does.
   AdviceQuestion question;

@@ -10,6 +10,7 @@
 #include "tools/analysis/metadata.h"
 #include "tools/analysis/predictions.h"
 #include "tools/analysis/timeline.h"
+#include "tools/analysis/verdicts.h"
 #include "tools/foreign/text.h"
 
 namespace vramledger {
@@ -58,6 +59,7 @@ class Adviser {
     batch_varies_ = JsonBool(metadata.root(), "batch_size_varies");
     if (!batch_varies_) out_.batch = metadata.batch_size();
     if (absl::Status s = ReadSecond(metadata); !s.ok()) return s;
+    ReadLeak();
     ReadReserved(metadata);
     ReadFailure(metadata);
     ReadLayers(metadata);
@@ -92,6 +94,15 @@ class Adviser {
 
   void AddIfLower(Suggestion s) {
     if (LowersPeak(timeline(), s.predicted_peak)) out_.suggestions.push_back(std::move(s));
+  }
+
+  void ReadLeak() {
+    for (const Verdict& v : Judge(out_.analysis)) {
+      if (v.id == "LEAK_STEADY")
+        out_.cautions.push_back(Cat("LEAK_STEADY: ", v.sentence,
+                                    " No setting helps against a leak, it only puts the failure off: mend it first. ",
+                                    v.suggestion));
+    }
   }
 
   // ---- what the card must hold ----
@@ -129,9 +140,11 @@ class Adviser {
 
   void ReadFailure(const Metadata& metadata) {
     const Timeline& t = timeline();
-    if (out_.analysis.source.health.ended_early) {
+    if (const SourceHealth& health = out_.analysis.source.health; health.ended_early) {
       out_.notes.push_back(
-          "the trace ends early (crash, kill, or still running): what came after may have needed more");
+          health.damage.empty()
+              ? "the trace ends early (crash, kill, or still running): what came after may have needed more"
+              : "the file is damaged: what came after may have needed more");
     }
     if (t.failures.empty()) return;
     const FailedRequest& f = t.failures.front();

@@ -46,6 +46,7 @@ struct Advice {
   bool baseline_fits = false;
   std::optional<uint64_t> batch;
   std::vector<Suggestion> suggestions;
+  std::vector<std::string> cautions;  // before any setting is tried
   std::vector<std::string> notes;
 };
 

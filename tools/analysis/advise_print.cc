@@ -77,6 +77,7 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
           {"baseline_fits", a.baseline_fits},
           {"ran_out_of_memory", std::move(ran_out)},
           {"batch_size", a.batch ? Json(*a.batch) : Json(nullptr)},
+          {"cautions", a.cautions},
           {"suggestions", std::move(suggestions)},
           {"notes", a.notes}};
 }
@@ -104,6 +105,7 @@ std::string AdviceText(const Advice& a, bool color) {
                    device, ", and ", verdict);
   }
   std::string out = color ? Cat("\033[1m", headline, "\033[0m\n") : Cat(headline, "\n");
+  for (const std::string& caution : a.cautions) out += Cat("\n", caution, "\n");
   for (const Suggestion& s : a.suggestions) {
     char factor[32];
     std::snprintf(factor, sizeof(factor), "%.2f", s.time_factor);
