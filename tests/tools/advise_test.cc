@@ -226,6 +226,24 @@ TEST(Advise, ALeakIsSaidBeforeAnySetting) {
   EXPECT_EQ(AdviceJson(*a)["cautions"].size(), 1u);
 }
 
+TEST(Advise, ACaughtFailureThatTrainingWentOnAfterIsNotCounted) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  question.headroom_share = 0;
+  const std::string refused = "phase forward\noom 900M 100M\n";
+  const auto a = Advise(Events(Padded(20) + refused + Step(20)), nullptr, question);
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_TRUE(a->baseline_fits);
+  ASSERT_TRUE(a->ran_out.has_value());
+  EXPECT_TRUE(a->ran_out->went_on);
+  const Suggestion* s = Find(*a, "LARGEST_BATCH");
+  ASSERT_NE(s, nullptr);
+  EXPECT_GE(s->settings["batch_size"].get<int>(), 20);
+  EXPECT_NE(AdviceText(*a, false).find("the program caught it and went on"), std::string::npos);
+  // Nothing after it: it was the end.
+  EXPECT_FALSE(Advise(Events(Padded(20) + refused), nullptr, question)->baseline_fits);
+}
+
 TEST(Advise, WhatSavesNothingIsNotListed) {
   // The temporaries of the step do not make the peak, the forward does.
   AdviceQuestion question;

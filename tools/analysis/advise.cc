@@ -60,6 +60,7 @@ class Adviser {
     if (!batch_varies_) out_.batch = metadata.batch_size();
     if (absl::Status s = ReadSecond(metadata); !s.ok()) return s;
     ReadLeak();
+    LeaveOutWhatWasGotOver(metadata);
     ReadReserved(metadata);
     ReadFailure(metadata);
     ReadLayers(metadata);
@@ -75,7 +76,7 @@ class Adviser {
         s.predicted_reserved = Reserved(s.predicted_peak);
         s.fits = s.predicted_reserved.value_or(s.predicted_peak) <= out_.usable;
       }
-      if (out_.ran_out && !out_.ran_out->whole_step) {
+      if (RanOutForGood() && !out_.ran_out->whole_step) {
         s.fits = false;
         s.method += "; a lower bound, as the run did not finish one step";
       }
@@ -138,6 +139,32 @@ class Adviser {
     return t.failures.front().moment.reserved_bytes + t.failures.front().device_free_bytes;
   }
 
+  bool RanOutForGood() const { return out_.ran_out && !out_.ran_out->went_on; }
+
+  RanOut Describe(const FailedRequest& f, const Metadata& metadata) const {
+    const Timeline& t = timeline();
+    RanOut r;
+    r.request = f.request_bytes;
+    r.step = f.step;
+    r.phase = f.phase;
+    r.peak_at_least = PeakAtLeast(t);
+    r.device_total = DeviceTotal(t, metadata);
+    r.whole_step = t.has_steps && !t.steps.empty() && t.steps.front().number < f.step;
+    return r;
+  }
+
+  // A program that caught the failure and finished the step after it: what it asked for in vain is no part of what it
+  // needs.
+  void LeaveOutWhatWasGotOver(const Metadata& metadata) {
+    Timeline& t = out_.analysis.timeline;
+    if (t.failures.empty() || t.failures_total > t.failures.size() || !t.has_steps || t.steps.empty() ||
+        t.steps.back().number < t.failures.back().step || out_.analysis.source.health.ended_early)
+      return;
+    out_.ran_out = Describe(t.failures.front(), metadata);
+    out_.ran_out->went_on = true;
+    t.failures.clear();
+  }
+
   void ReadFailure(const Metadata& metadata) {
     const Timeline& t = timeline();
     if (const SourceHealth& health = out_.analysis.source.health; health.ended_early) {
@@ -147,14 +174,7 @@ class Adviser {
               : "the file is damaged: what came after may have needed more");
     }
     if (t.failures.empty()) return;
-    const FailedRequest& f = t.failures.front();
-    RanOut r;
-    r.request = f.request_bytes;
-    r.step = f.step;
-    r.phase = f.phase;
-    r.peak_at_least = PeakAtLeast(t);
-    r.device_total = DeviceTotal(t, metadata);
-    r.whole_step = t.has_steps && !t.steps.empty() && t.steps.front().number < f.step;
+    const RanOut r = Describe(t.failures.front(), metadata);
     const uint64_t need = static_cast<uint64_t>(static_cast<double>(r.peak_at_least) * ratio_.value_or(1));
     // A lower bound of the peak shows no fit: without a whole step nothing is known to fit.
     if (out_.capacity <= r.device_total || need > out_.usable || !r.whole_step) out_.baseline_fits = false;
@@ -233,9 +253,9 @@ class Adviser {
     }
     bool two = other_.has_value();
     // What a run would have held after its failed request is unknown: no line through its peaks.
-    if (two && (out_.ran_out || !other_->timeline.failures.empty())) {
+    if (two && (RanOutForGood() || !other_->timeline.failures.empty())) {
       two = false;
-      if (out_.ran_out && other_->timeline.failures.empty()) from = &other_->timeline, from_batch = *other_batch;
+      if (RanOutForGood() && other_->timeline.failures.empty()) from = &other_->timeline, from_batch = *other_batch;
       out_.notes.push_back(Cat("one of the two runs ran out of memory, so the prediction is from the trace at batch ",
                                from_batch, " alone"));
     }
@@ -253,7 +273,7 @@ class Adviser {
     }
     // A batch that has failed on a card at least as large is no advice.
     uint64_t below = ~uint64_t{0};
-    if (out_.ran_out && out_.capacity <= out_.ran_out->device_total) below = batch;
+    if (RanOutForGood() && out_.capacity <= out_.ran_out->device_total) below = batch;
     if (other_ && !other_->timeline.failures.empty() &&
         out_.capacity <= DeviceTotal(other_->timeline, Metadata(other_->source.metadata_json)))
       below = std::min(below, *other_batch);

@@ -32,6 +32,7 @@ struct RanOut {
   uint64_t peak_at_least = 0;
   uint64_t device_total = 0;
   bool whole_step = false;  // a step was finished before
+  bool went_on = false;     // the program caught it and finished a step after it
 };
 
 struct Advice {

@@ -60,11 +60,9 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
   }
   Json ran_out = nullptr;
   if (a.ran_out) {
-    ran_out = {{"request_bytes", a.ran_out->request},
-               {"step", a.ran_out->step},
-               {"phase", PhaseName(a.ran_out->phase)},
-               {"peak_at_least_bytes", a.ran_out->peak_at_least},
-               {"device_total_bytes", a.ran_out->device_total}};
+    ran_out = {{"request_bytes", a.ran_out->request},           {"step", a.ran_out->step},
+               {"phase", PhaseName(a.ran_out->phase)},          {"peak_at_least_bytes", a.ran_out->peak_at_least},
+               {"device_total_bytes", a.ran_out->device_total}, {"went_on", a.ran_out->went_on}};
   }
   return {{"schema", "vramledger.advise/1"},
           {"source", SourceJson(a.analysis)},
@@ -86,8 +84,8 @@ std::string AdviceText(const Advice& a, bool color) {
   const Metadata metadata(a.analysis.source.metadata_json);
   const std::string run = Cat("The run", a.batch ? Cat(" at batch ", *a.batch) : std::string());
   const std::string device = metadata.virtual_device() ? " on a virtual device" : "";
-  const bool unknown = a.ran_out && !a.ran_out->whole_step && a.capacity > a.ran_out->device_total &&
-                       a.ran_out->peak_at_least <= a.usable;
+  const bool unknown = a.ran_out && !a.ran_out->went_on && !a.ran_out->whole_step &&
+                       a.capacity > a.ran_out->device_total && a.ran_out->peak_at_least <= a.usable;
   const std::string verdict =
       Cat(a.baseline_fits ? "fits"
           : unknown       ? "is not known to fit"
@@ -95,7 +93,7 @@ std::string AdviceText(const Advice& a, bool color) {
           " in ", HumanBytes(a.capacity), " (", HumanBytes(a.usable), " for blocks, after ", Percent(a.headroom_share),
           " headroom and ", HumanBytes(a.outside), " outside the allocator).");
   std::string headline;
-  if (a.ran_out) {
+  if (a.ran_out && !a.ran_out->went_on) {
     headline = Cat(run, device, " ran out of memory at a request of ", HumanBytes(a.ran_out->request), " in ",
                    PhaseAndStep(a.analysis.timeline, a.ran_out->phase, a.ran_out->step), "; its true peak is at least ",
                    HumanBytes(a.ran_out->peak_at_least), ". It ", verdict);
@@ -103,6 +101,10 @@ std::string AdviceText(const Advice& a, bool color) {
     headline = Cat(run, " peaks at ", HumanBytes(a.baseline_peak), " allocated",
                    a.baseline_reserved ? Cat(", ", HumanBytes(*a.baseline_reserved), " reserved") : std::string(),
                    device, ", and ", verdict);
+    if (a.ran_out)
+      headline += Cat(" A request of ", HumanBytes(a.ran_out->request), " failed in ",
+                      PhaseAndStep(a.analysis.timeline, a.ran_out->phase, a.ran_out->step),
+                      "; the program caught it and went on, and it is not counted.");
   }
   std::string out = color ? Cat("\033[1m", headline, "\033[0m\n") : Cat(headline, "\n");
   for (const std::string& caution : a.cautions) out += Cat("\n", caution, "\n");
