@@ -195,7 +195,11 @@ TEST(Advise, ReservedBytesDecide) {
   EXPECT_LE(*plain->predicted_reserved, question.capacity);
   // 2048 MiB / 1.5 / 1.05, less the weights, at 10 MiB a sample.
   EXPECT_NEAR(plain->settings["batch_size"].get<int>(), 120, 1);
-  EXPECT_NEAR(expandable->settings["batch_size"].get<int>(), 194, 1);
+  // The replay's 302 MiB (2 of them for what is small) for 300, and a twentieth more.
+  EXPECT_NEAR(expandable->settings["batch_size"].get<int>(), 183, 1);
+  EXPECT_LE(*expandable->predicted_reserved, question.capacity);
+  EXPECT_GT(*expandable->predicted_reserved, expandable->predicted_peak);
+  EXPECT_FALSE(expandable->verified.has_value());
   EXPECT_EQ(AdviceJson(*a)["suggestions"][0]["predicted_reserved_bytes"], *plain->predicted_reserved);
   const auto already =
       Advise(Events(Padded(20, R"(,"allocator":{"settings":"expandable_segments:True"})")), nullptr, question);
@@ -207,6 +211,29 @@ TEST(Advise, ReservedBytesDecide) {
   const auto two = Advise(Events(Padded(20)), &second, question);
   ASSERT_TRUE(two.ok()) << two.status();
   EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
+}
+
+TEST(Advise, ARunThatFragmentationKeepsOutIsReplayedWithExpandableSegments) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{400} << 20;
+  question.headroom_share = 0;
+  const auto a = Advise(Events(Padded(20)), nullptr, question);
+  ASSERT_TRUE(a.ok());
+  EXPECT_FALSE(a->baseline_fits);  // 450 MiB
+  const nlohmann::ordered_json j = AdviceJson(*a);
+  bool seen = false;
+  for (const auto& entry : j["suggestions"]) {
+    if (entry["id"] != "EXPANDABLE_SEGMENTS" || entry["settings"].contains("batch_size")) continue;
+    seen = true;
+    EXPECT_TRUE(entry["fits"].get<bool>());
+    EXPECT_EQ(entry["verified"]["by"], "a replay of the recorded requests");
+    EXPECT_EQ(entry["verified"]["reserved_bytes"], uint64_t{302} << 20);
+    EXPECT_NEAR(entry["verified"]["error_share"].get<double>(), 0, 0.01);
+  }
+  EXPECT_TRUE(seen);
+  EXPECT_NE(AdviceText(*a, false).find("verified: 300.0 MiB allocated, 302.0 MiB reserved by a replay"),
+            std::string::npos)
+      << AdviceText(*a, false);
 }
 
 TEST(Advise, ALeakIsSaidBeforeAnySetting) {

@@ -9,6 +9,7 @@
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
 #include "tools/analysis/predictions.h"
+#include "tools/analysis/replay.h"
 #include "tools/analysis/timeline.h"
 #include "tools/analysis/verdicts.h"
 #include "tools/foreign/text.h"
@@ -37,6 +38,10 @@ std::string_view BlockPath(std::string_view path) {
   return {};
 }
 
+// A replay holds every event in memory.
+constexpr uint64_t kMostReplayed = 4'000'000;
+constexpr uint64_t kMoreThanAnyCard = uint64_t{512} << 30;
+
 class Adviser {
  public:
   Adviser(const EventInput& input, const EventInput* second, const AdviceQuestion& question)
@@ -63,9 +68,11 @@ class Adviser {
     LeaveOutWhatWasGotOver(metadata);
     ReadReserved(metadata);
     ReadFailure(metadata);
+    MeasureExpandable(metadata);
     ReadLayers(metadata);
     ReadActivations();
-    if (absl::Status s = Batch(metadata); !s.ok()) return s;
+    if (absl::Status s = Batch(); !s.ok()) return s;
+    ExpandableAlone();
     Checkpointing();
     if (std::optional<Suggestion> narrow = precision_.Suggest(timeline(), metadata, activations_))
       AddIfLower(*std::move(narrow));
@@ -124,12 +131,67 @@ class Adviser {
     if (!ratio_) {
       out_.notes.push_back("the trace records no segments: fragmentation is not in these predictions");
     } else if (!metadata.expandable_segments()) {
-      out_.notes.push_back(
-          Cat("reserved is predicted as allocated x ", Percent(*ratio_),
-              " (measured, without idle segments, which are given back before a request fails) and ",
-              Percent(kFragmentationGrowth),
-              " for fragmentation to grow; with expandable_segments:True the allocated figure applies"));
+      out_.notes.push_back(Cat("reserved is predicted as allocated x ", Percent(*ratio_),
+                               " (measured, without idle segments, which are given back before a request fails) and ",
+                               Percent(kFragmentationGrowth), " for fragmentation to grow"));
     }
+  }
+
+  // ---- expandable segments ----
+  // The recorded requests through the allocator core: what they need with expandable segments.
+  absl::StatusOr<ReplayReport> ReplayExpandable(uint64_t capacity) const {
+    ReplayQuestion question;
+    question.policy = AllocatorSettings::Policy::kNative;
+    question.settings.emplace().expandable_segments = true;
+    question.capacity_bytes = capacity;
+    question.used_elsewhere_bytes = 0;
+    question.device = timeline().device;
+    return Replay(input_, question);
+  }
+
+  void MeasureExpandable(const Metadata& metadata) {
+    may_expand_ = ratio_ && !metadata.expandable_segments();
+    // A request that failed would be served there.
+    if (!may_expand_ || out_.ran_out || timeline().events > kMostReplayed) return;
+    const absl::StatusOr<ReplayReport> replay = ReplayExpandable(kMoreThanAnyCard);
+    if (!replay.ok() || replay->out_of_memory || replay->peak_allocated_bytes == 0) return;
+    expandable_ =
+        Verified{replay->peak_allocated_bytes, replay->peak_reserved_bytes, "a replay of the recorded requests"};
+  }
+
+  // Reserved bytes for each byte allocated without them: blocks round up otherwise.
+  double ExpandableRatio() const {
+    return expandable_ ? static_cast<double>(expandable_->reserved) / static_cast<double>(timeline().peak.total.rounded)
+                       : 1.0;
+  }
+
+  std::string ExpandableMethod() const {
+    return expandable_ ? Cat("reserved is allocated x ", Percent(ExpandableRatio()),
+                             ", as a replay of the recorded requests with them gives, and ",
+                             Percent(kFragmentationGrowth), " for fragmentation to grow")
+                       : Cat("reserved is taken as allocated and ", Percent(kFragmentationGrowth),
+                             " for fragmentation; not replayed");
+  }
+
+  // The run as it is, where it only does not fit because of fragmentation.
+  void ExpandableAlone() {
+    if (!expandable_ || out_.baseline_fits) return;
+    if (expandable_->reserved > out_.usable) {
+      // It may hold less where it must.
+      const absl::StatusOr<ReplayReport> tight = ReplayExpandable(out_.usable);
+      if (!tight.ok() || tight->out_of_memory) return;
+      expandable_->reserved = tight->peak_reserved_bytes;
+    }
+    Suggestion s;
+    s.id = "EXPANDABLE_SEGMENTS";
+    s.settings = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}};
+    s.predicted_peak = out_.baseline_peak;
+    s.predicted_reserved = expandable_->reserved;
+    s.fits = true;
+    s.method = "free pages serve any request; the recorded requests, replayed with them, fit";
+    s.price = "none in time; needs driver support";
+    s.verified = expandable_;
+    out_.suggestions.push_back(std::move(s));
   }
 
   // ---- a run that ran out of memory ----
@@ -230,7 +292,7 @@ class Adviser {
     }
   }
 
-  absl::Status Batch(const Metadata& metadata) {
+  absl::Status Batch() {
     if (!out_.batch) {
       if (second_ != nullptr)
         return absl::InvalidArgumentError("the trace does not say its batch size, so two traces cannot be compared");
@@ -301,15 +363,17 @@ class Adviser {
                                ? "not even one sample fits: what does not grow with the batch is already too much"
                                : "nothing in the trace grows with the batch");
     }
-    const std::optional<uint64_t> expandable = largest_for(out_.usable);
-    if (ratio_ && expandable && *expandable > largest.value_or(0) && !metadata.expandable_segments()) {
+    const double per_expandable = ExpandableRatio() * (1 + kFragmentationGrowth);
+    const std::optional<uint64_t> expandable =
+        largest_for(static_cast<uint64_t>(static_cast<double>(out_.usable) / per_expandable));
+    if (may_expand_ && expandable && *expandable > largest.value_or(0)) {
       Suggestion s;
       s.id = "EXPANDABLE_SEGMENTS";
       s.settings = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}, {"batch_size", *expandable}};
       s.predicted_peak = model.Peak(static_cast<double>(*expandable));
-      s.predicted_reserved = s.predicted_peak;
-      s.fits = s.predicted_peak <= out_.usable;
-      s.method = method + "; free pages serve any request, so what is allocated is what the card must hold";
+      s.predicted_reserved = static_cast<uint64_t>(static_cast<double>(s.predicted_peak) * per_expandable);
+      s.fits = *s.predicted_reserved <= out_.usable;
+      s.method = Cat(method, "; free pages serve any request: ", ExpandableMethod());
       s.price = Cat(price_of(*expandable), "; needs driver support");
       out_.suggestions.push_back(std::move(s));
     }
@@ -404,6 +468,8 @@ class Adviser {
   Hindsight hindsight_;
   std::optional<Analysis> other_;
   std::optional<double> ratio_;  // reserved for each allocated byte; the worse of two traces
+  bool may_expand_ = false;      // fragmentation is known, and segments were not expandable
+  std::optional<Verified> expandable_;
   PrecisionModel precision_;
   std::map<std::string, RepeatedBlock> blocks_;
   std::vector<BlockGroup> activations_;

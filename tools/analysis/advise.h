@@ -14,6 +14,12 @@
 
 namespace vramledger {
 
+// A prediction beside what came out where it was tried.
+struct Verified {
+  uint64_t peak = 0, reserved = 0;
+  std::string by;
+};
+
 struct Suggestion {
   std::string id;
   nlohmann::ordered_json settings;
@@ -23,6 +29,7 @@ struct Suggestion {
   std::string method, price;
   bool fits = false;
   std::vector<std::string> modules;  // that the setting is about, when it is not about all
+  std::optional<Verified> verified;
 };
 
 // A run that ended, or went on, after a request that was refused.

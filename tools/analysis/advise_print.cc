@@ -56,6 +56,13 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
                            {"method", s.method},
                            {"price", s.price},
                            {"verified", nullptr}});
+    if (s.verified) {
+      const auto measured = static_cast<double>(s.verified->peak);
+      suggestions.back()["verified"] = {{"peak_bytes", s.verified->peak},
+                                        {"reserved_bytes", s.verified->reserved},
+                                        {"error_share", (static_cast<double>(s.predicted_peak) - measured) / measured},
+                                        {"by", s.verified->by}};
+    }
     if (!s.modules.empty()) suggestions.back()["modules"] = s.modules;
   }
   Json ran_out = nullptr;
@@ -116,7 +123,9 @@ std::string AdviceText(const Advice& a, bool color) {
                s.predicted_reserved ? Cat(", ", HumanBytes(*s.predicted_reserved), " reserved") : std::string(),
                ", time x ", factor, "\n  how: ", s.method,
                s.modules.empty() ? std::string() : Cat("\n  modules: ", ModuleList(s.modules)), "\n  price: ", s.price,
-               "; not verified by a second run\n");
+               s.verified ? Cat("\n  verified: ", HumanBytes(s.verified->peak), " allocated, ",
+                                HumanBytes(s.verified->reserved), " reserved by ", s.verified->by, "\n")
+                          : "; not verified by a second run\n");
   }
   for (const std::string& note : a.notes) out += Cat("\nNote: ", note, ".\n");
   return out;
