@@ -1,4 +1,4 @@
-"""Writes tests/results/cost.md from what run.sh measured: PAIRS.json STEPS.json READING.json > cost.md."""
+"""Writes tests/results/cost.md from what run.sh measured: PAIRS_TORCH.json PAIRS_PLUGIN.json STEPS.json READING.json > cost.md."""
 
 import json
 import os
@@ -11,33 +11,41 @@ def cpu():
         return next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
 
 
-def main():
-    with open(sys.argv[1]) as f:
-        pairs = json.load(f)
-    with open(sys.argv[2]) as f:
-        steps = json.load(f)
-    with open(sys.argv[3]) as f:
-        reading = json.load(f)
+def load(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def pair_table(pairs):
     rows = {}
     for run in pairs["benchmarks"]:
         live, threads = (int(part.split(":")[1]) for part in run["name"].split("/")[1:3])
         rows[threads, live] = run
-    print("# Cost\n")
-    print(f"Made by `tests/benchmarks/run.sh` on {cpu()}, {pairs['context']['num_cpus']} processors with other work on them")
-    print(f"(load average {os.getloadavg()[2]:.1f} over the last quarter of an hour, so that figures of several threads, and of steps, are rough), torch on the virtual device.\n")
-    print("## One allocation and its free\n")
-    print("Tagged and traced, through `CUDAPluggableAllocator`, against PyTorch's native allocator without history in the same process: medians of 40 alternations of")
-    print("2,000 pairs a thread, eight sizes from 512 B to 4 MiB, among live blocks with holes between them. Wall time over the pairs of all threads, and processor time of the process")
-    print("(the compression of the trace included).\n")
     print("| threads | live blocks | native, wall ns | ours, wall ns | ours / native | native, processor ns | ours, processor ns | ours / native |\n|---|---|---|---|---|---|---|---|")
     for (threads, live), run in sorted(rows.items()):
-        print(f"| {threads} | {live:,} | {run['native_ns']:.0f} | {run['ours_ns']:.0f} | {run['ratio']:.2f} | {run['native_processor_ns']:.0f} | {run['ours_processor_ns']:.0f} | {run['processor_ratio']:.2f} |")
+        print(f"| {threads} | {live:,} | {run['native_ns']:.0f} | {run['ours_ns']:.0f} | **{run['ratio']:.2f}** | {run['native_processor_ns']:.0f} | {run['ours_processor_ns']:.0f} | {run['processor_ratio']:.2f} |")
+
+
+def main():
+    torch, plugin, steps, reading = (load(path) for path in sys.argv[1:5])
+    print("# Cost\n")
+    print(f"Made by `tests/benchmarks/run.sh` on {cpu()}, {torch['context']['num_cpus']} processors, torch on the virtual device. Load average over the quarter of an hour before the end: {os.getloadavg()[2]:.1f},")
+    print("of which the benchmarks themselves are 1 to 2.\n")
+    print("## One allocation and its free\n")
+    print("Tagged and traced, against PyTorch's native allocator without history in the same process: medians of 40 alternations of 2,000 pairs a thread, eight sizes from 512 B")
+    print("to 4 MiB, among live blocks with holes between them. Wall time over the pairs of all threads, and processor time of the process (the compression of the trace included).\n")
+    print("Mode `torch`:\n")
+    pair_table(torch)
+    print("\nMode `plugin`, through `CUDAPluggableAllocator`, whose own table and lock are a part of the figure:\n")
+    pair_table(plugin)
     print("\n## A training step\n")
-    print("Host time of a step on the virtual device (kernels do nothing, so what is left is the host's work, of which the allocator is a part): the lower")
-    print("quartile of the steps of a run, runs with and without alternating, medians over them. `native` is PyTorch's own allocator with nothing of ours in the process.\n")
-    print("| model | mode | native, ms | traced, ms | difference | runs of each |\n|---|---|---|---|---|---|")
+    print("A step on the virtual device (kernels do nothing, so what is left is the host's work, of which the allocator is a part): the lower quartile of the steps of a")
+    print("run, runs with and without alternating, medians over them; the ratio is the median over pairs of runs. `native` is PyTorch's own allocator with nothing of ours in the process.")
+    print("Processor time is that of all threads, the compression of the trace included.\n")
+    print("| model | mode | native, processor ms | traced, processor ms | difference | native, wall ms | traced, wall ms | difference | runs of each |\n|---|---|---|---|---|---|---|---|---|")
     for row in steps:
-        print(f"| {row['model']} | {row['mode']} | {row['native_ms']:.2f} | {row['traced_ms']:.2f} | {100 * (row['ratio'] - 1):+.1f} % | {row['runs']} |")
+        cells = [f"{row[which]['native_ms']:.2f} | {row[which]['traced_ms']:.2f} | **{100 * (row[which]['ratio'] - 1):+.1f} %**" for which in ("processor", "wall")]
+        print(f"| {row['model']} | {row['mode']} | {' | '.join(cells)} | {row['runs']} |")
     print("\n## Reading\n")
     print(f"`report` of a synthetic trace (`make_trace`) of {reading['events']:,} events, {reading['allocations']:,} of them allocations, {reading['file_bytes'] / 2**20:,.0f} MiB on disk:")
     print(f"{reading['seconds']:.2f} s, which is {reading['events'] / reading['seconds'] / 1e6:.1f} million events a second (both passes; the best of {reading['runs']} runs), and "
