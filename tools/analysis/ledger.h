@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/analysis/outside.h"
+#include "tools/analysis/own_phases.h"
 #include "tracer/format/event.h"
 
 namespace vramledger {
@@ -156,6 +157,7 @@ struct Timeline {
   uint64_t series_every = 64;  // events, a power of two
 
   std::vector<StepSummary> steps;
+  std::vector<OwnPhase> own_phases;
   std::vector<LeakSuspect> leaks;
   std::vector<FailedRequest> failures;
   uint64_t failures_total = 0;
@@ -180,20 +182,10 @@ struct SourceFacts {
   SourceHealth health;
 };
 
-// A stretch that the program named itself, over all its times.
-struct OwnPhase {
-  std::string name;
-  uint64_t times = 0;
-  uint64_t peak_bytes = 0;  // of all that is held, while it ran
-  uint64_t peak_time_ns = 0, peak_step = 0;
-  uint64_t rise_bytes = 0;  // the most above what was held as it began
-};
-
 struct Analysis {
   SourceFacts source;
   Timeline timeline;
   std::vector<std::pair<int, uint64_t>> device_peaks;  // device, peak rounded bytes
-  std::vector<OwnPhase> own_phases;                    // for a report
 };
 
 }  // namespace vramledger

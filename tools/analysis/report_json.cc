@@ -246,7 +246,7 @@ nlohmann::ordered_json ReportJson(const Analysis& a, size_t top) {
   }
   out["phase_peaks"] = std::move(phases);
   Json own = Json::array();
-  for (const OwnPhase& p : a.own_phases)
+  for (const OwnPhase& p : t.own_phases)
     own.push_back({{"name", p.name},
                    {"times", p.times},
                    {"peak_bytes", p.peak_bytes},

@@ -172,11 +172,11 @@ class Writer {
   }
 
   void OwnPhases() {
-    if (a_.own_phases.empty()) return;
+    if (t_.own_phases.empty()) return;
     Title("Phases of the program's own");
     TextTable table;
     table.Row({"name", "times", "peak while it ran B", "step", "rose by at most B"});
-    for (const OwnPhase& p : a_.own_phases) {
+    for (const OwnPhase& p : t_.own_phases) {
       table.Row({p.name, Grouped(p.times), Grouped(p.peak_bytes), std::to_string(p.peak_step),
                  Grouped(p.rise_bytes)});
     }

@@ -77,6 +77,7 @@ class Pass {
       Raise(&phase.moment);
     }
     Raise(&step_peak_);
+    own_phases_.Raise(now_.total.rounded, event_->time_ns, step_);
     uint64_t& of_phase = step_phase_peaks_[Index(now_.phase)];
     of_phase = std::max(of_phase, now_.total.rounded);
     Moment& category = out_.category_peaks[Index(b.category)];
@@ -155,6 +156,9 @@ class Pass {
         if (e.device != out_.device) break;
         reserved_.Remove(e.address, e.rounded_bytes);
         now_.reserved_bytes -= std::min(now_.reserved_bytes, e.rounded_bytes);
+        break;
+      case RecordKind::kPhase:
+        if (e.a != 0) own_phases_.Enter(e, source_, now_.total.rounded, step_);
         break;
       case RecordKind::kStep:
         EndStep(e, e.a, e.b);
@@ -316,6 +320,7 @@ class Pass {
     out_.end.phase = table_.marks().current();
     out_.at_end = Measure();
     out_.outside = outside_.Take();
+    out_.own_phases = own_phases_.Take();
     for (const auto& [number, sample] : out_.outside.at_failures) out_.failures[number].outside = sample;
     out_.reserved_peak_bytes = mine_.reserved_peak;
     if (!reserved_measured_) out_.at_reserved_peak = out_.at_end;
@@ -334,6 +339,7 @@ class Pass {
   AddressRanges reserved_;
   LeakWatch leaks_;
   OutsideFollower outside_;
+  OwnPhaseWatch own_phases_;
   bool failure_waits_ = false;  // for the next sample of the device
   Moment now_;
   absl::flat_hash_set<uint64_t> peak_workspaces_;  // ordinals, until freed

@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "tools/analysis/own_phases.h"
 #include "tools/cli/load.h"
 
 namespace vramledger::cli {
@@ -25,8 +24,7 @@ void RegisterReport(CLI::App& app) {
   command->add_flag("--json", o->json, "print JSON (schema vramledger.report/1)");
   command->footer("Example: vramledger report out/bert_b32.vlt");
   command->callback([o, command] {
-    Analysis analysis = AnalyzeOrFail(o->input, o->device);
-    analysis.own_phases = FindOwnPhases(OpenOrFail(o->input), analysis);
+    const Analysis analysis = AnalyzeOrFail(o->input, o->device);
     if (o->json) {
       WriteJson("", ReportJson(analysis, command->count("--top") != 0 ? o->top : 20));
     } else {

@@ -12,7 +12,6 @@ POLICIES = ("native", "vmm")
 
 _library = None
 _hooks = None
-_has_own_phases = False
 _by_launcher = False  # "python -m vramledger run" did it, before the script could
 
 
@@ -202,13 +201,9 @@ def installed_by_launcher():
 def phase(name):
     """Everything allocated by this thread inside belongs to this phase: one of the known ones ("save", "data", "eval" ...), or a name of
     your own, which is recorded beside the phase that PyTorch's signals tell."""
-    global _has_own_phases
     library = require()
     if not isinstance(name, str) or not name:
         raise TypeError(f"phase() takes the name of a phase, not {name!r}")
-    if name not in PHASES and not _has_own_phases:
-        _has_own_phases = True
-        library.metadata({"own_phases": True})  # so that a report looks for them
     library.begin_scope(PHASES.get(name, 0), library.intern(name))
     try:
         yield
