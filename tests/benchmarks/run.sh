@@ -9,11 +9,11 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 # The NVIDIA wheels' folders, which Python would have put in place.
 libraries="$(find "$ROOT"/.venv/lib/python3.*/site-packages/nvidia -type d -name lib | paste -sd:)"
-for mode in torch plugin; do
+for mode in torch plugin observe; do
   say "alloc+free pair in mode $mode, tagged and traced, against PyTorch's native allocator in one process"
-  case "$mode" in torch) library=libvramledger_torch.so ;; plugin) library=libvramledger_allocator.so ;; esac
+  case "$mode" in plugin) library=libvramledger_allocator.so ;; *) library=libvramledger_torch.so ;; esac
   VRAMLEDGER_TRACE="$folder/pair.vlt" LD_LIBRARY_PATH="$libraries" \
-    "$BUILD/bin/vramledger" dryrun --device h100-80gb --allocator native -- "$BUILD/bin/alloc_pair_bench" "$BUILD/lib/$library" \
+    "$BUILD/bin/vramledger" dryrun --device h100-80gb --allocator native -- "$BUILD/bin/alloc_pair_bench" "$BUILD/lib/$library" "$mode" \
     --benchmark_out="$folder/pairs_$mode.json" --benchmark_out_format=json "$@"
 done
 say "a training step with the trace and without"
@@ -22,5 +22,5 @@ say "a report of a trace of 20 million events"
 "$BUILD/bin/make_trace" "$folder/read.vlt" 20000000
 python3 "$ROOT/tests/benchmarks/read_time.py" "$BUILD/bin/vramledger" "$folder/read.vlt" > "$folder/reading.json"
 mkdir -p "$ROOT/tests/results"
-python3 "$ROOT/tests/benchmarks/write_cost.py" "$folder/pairs_torch.json" "$folder/pairs_plugin.json" "$folder/steps.json" "$folder/reading.json" > "$ROOT/tests/results/cost.md"
+python3 "$ROOT/tests/benchmarks/write_cost.py" "$folder/pairs_torch.json" "$folder/pairs_plugin.json" "$folder/pairs_observe.json" "$folder/steps.json" "$folder/reading.json" > "$ROOT/tests/results/cost.md"
 say "tests/results/cost.md"

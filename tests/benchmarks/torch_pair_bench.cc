@@ -1,9 +1,9 @@
 // The cost of one allocation and its free: PyTorch's native allocator and ours (tagged and traced), in one process, on
 // whatever device libcudart gives (tests/benchmarks/run.sh uses the virtual one). Built against the installed wheel.
-// LIBRARY decides the mode: libvramledger_torch.so is torch, libvramledger_allocator.so plugin (through
-// CUDAPluggableAllocator).
+// Mode plugin goes through CUDAPluggableAllocator. In mode observe ours is PyTorch's own allocator while it is watched:
+// since nothing can be taken off again, all is measured before, then all again.
 //
-//   alloc_pair_bench LIBRARY.so [google-benchmark's options]
+//   alloc_pair_bench LIBRARY.so torch|plugin|observe [google-benchmark's options]
 #include <benchmark/benchmark.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -16,9 +16,12 @@
 #include <barrier>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -97,6 +100,11 @@ Cost CostOfPair(Allocator& allocator, int threads) {
   return {std::chrono::duration<double, std::nano>(wall).count() / pairs, (processor_end - processor_begin) / pairs};
 }
 
+double Median(std::vector<double>& v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
 // Native and ours alternate within each iteration, so that the machine's noise meets both; the ratio is the median over
 // pairs.
 void PairAgainstNative(benchmark::State& state) {
@@ -115,33 +123,49 @@ void PairAgainstNative(benchmark::State& state) {
     native_processor_ns.push_back(n.processor_ns);
     our_processor_ns.push_back(o.processor_ns);
   }
-  const auto median = [](std::vector<double>& v) {
-    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-    return v[v.size() / 2];
-  };
-  state.counters["native_ns"] = median(native_ns);
-  state.counters["ours_ns"] = median(our_ns);
+  state.counters["native_ns"] = Median(native_ns);
+  state.counters["ours_ns"] = Median(our_ns);
   // With several threads the scheduler makes single pairs of runs meaningless.
-  state.counters["ratio"] = threads == 1 ? median(wall_ratios) : median(our_ns) / median(native_ns);
-  state.counters["native_processor_ns"] = median(native_processor_ns);
-  state.counters["ours_processor_ns"] = median(our_processor_ns);
-  state.counters["processor_ratio"] = median(our_processor_ns) / median(native_processor_ns);
+  state.counters["ratio"] = threads == 1 ? Median(wall_ratios) : Median(our_ns) / Median(native_ns);
+  state.counters["native_processor_ns"] = Median(native_processor_ns);
+  state.counters["ours_processor_ns"] = Median(our_processor_ns);
+  state.counters["processor_ratio"] = Median(our_processor_ns) / Median(native_processor_ns);
 }
-BENCHMARK(PairAgainstNative)
-    ->ArgNames({"live", "threads"})
-    ->ArgsProduct({{100, 1000, 5000, 10000, 100000, 1000000}, {1, 4, 16}})
-    ->Iterations(40)
-    ->Unit(benchmark::kMicrosecond);
+// The native allocator alone.
+void Pair(benchmark::State& state, const std::function<void()>& prepare) {
+  prepare();
+  const auto blocks = Populate(*native, state.range(0));
+  const int threads = static_cast<int>(state.range(1));
+  CostOfPair(*native, threads);
+  std::vector<double> wall, processor;
+  for (auto _ : state) {
+    const Cost cost = CostOfPair(*native, threads);
+    wall.push_back(cost.wall_ns);
+    processor.push_back(cost.processor_ns);
+  }
+  state.counters["ns"] = Median(wall);
+  state.counters["processor_ns"] = Median(processor);
+}
+
+void Configure(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"live", "threads"})
+      ->ArgsProduct({{100, 1000, 5000, 10000, 100000, 1000000}, {1, 4, 16}})
+      ->Iterations(40)
+      ->Unit(benchmark::kMicrosecond);
+}
+
+size_t Call(void* library, const char* function) {
+  char error[1000] = "not there";
+  const auto install = reinterpret_cast<size_t (*)(char*, size_t)>(::dlsym(library, function));
+  const size_t failed = install != nullptr ? install(error, sizeof(error)) : 1;
+  if (failed != 0) std::fprintf(stderr, "%s: %s\n", function, error);
+  return failed;
+}
 
 // Makes ours the current allocator: its deleter asks the current one; the native one goes on serving whoever holds it.
-bool Install(void* library) {
-  char error[1000];
-  const auto install = reinterpret_cast<size_t (*)(char*, size_t)>(::dlsym(library, "vramledger_torch_install"));
-  if (install != nullptr) {
-    if (install(error, sizeof(error)) != 0) {
-      std::fprintf(stderr, "%s\n", error);
-      return false;
-    }
+bool Install(void* library, std::string_view mode) {
+  if (mode == "torch") {
+    if (Call(library, "vramledger_torch_install") != 0) return false;
     ours = c10::cuda::CUDACachingAllocator::get();
     ours->init(c10::cuda::device_count());
     return true;
@@ -159,8 +183,9 @@ bool Install(void* library) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: alloc_pair_bench LIBRARY.so [benchmark options]\n");
+  const std::string_view mode = argc < 3 ? "" : argv[2];
+  if (mode != "torch" && mode != "plugin" && mode != "observe") {
+    std::fprintf(stderr, "usage: alloc_pair_bench LIBRARY.so torch|plugin|observe [benchmark options]\n");
     return 2;
   }
   void* library = ::dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -169,11 +194,20 @@ int main(int argc, char** argv) {
     return 2;
   }
   native = c10::cuda::CUDACachingAllocator::get();
-  if (!Install(library)) return 2;
+  if (mode == "observe") {
+    Configure(benchmark::RegisterBenchmark("Native", Pair, [] {}));
+    Configure(benchmark::RegisterBenchmark("Observed", Pair, [library] {
+      static const bool failed = Call(library, "vramledger_observe_install") != 0;
+      if (failed) std::exit(2);
+    }));
+  } else {
+    if (!Install(library, mode)) return 2;
+    Configure(benchmark::RegisterBenchmark("PairAgainstNative", PairAgainstNative));
+  }
   native->init(c10::cuda::device_count());
-  argv[1] = argv[0];
-  int count = argc - 1;
-  benchmark::Initialize(&count, argv + 1);
+  argv[2] = argv[0];
+  int count = argc - 2;
+  benchmark::Initialize(&count, argv + 2);
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

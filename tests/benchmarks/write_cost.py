@@ -1,4 +1,4 @@
-"""Writes tests/results/cost.md from what run.sh measured: PAIRS_TORCH.json PAIRS_PLUGIN.json STEPS.json READING.json > cost.md."""
+"""Writes tests/results/cost.md from what run.sh measured: PAIRS_TORCH.json PAIRS_PLUGIN.json PAIRS_OBSERVE.json STEPS.json READING.json > cost.md."""
 
 import json
 import os
@@ -16,18 +16,33 @@ def load(path):
         return json.load(file)
 
 
-def pair_table(pairs):
+def by_threads_and_live(pairs, name):
     rows = {}
     for run in pairs["benchmarks"]:
-        live, threads = (int(part.split(":")[1]) for part in run["name"].split("/")[1:3])
-        rows[threads, live] = run
+        kind, live, threads = run["name"].split("/")[:3]
+        if kind == name:
+            rows[int(threads.split(":")[1]), int(live.split(":")[1])] = run
+    return rows
+
+
+def observe_table(pairs):
+    native, observed = by_threads_and_live(pairs, "Native"), by_threads_and_live(pairs, "Observed")
+    print("| threads | live blocks | native, wall ns a pair | observed | for each event | native, processor ns a pair | observed | for each event |\n|---|---|---|---|---|---|---|---|")
+    for (threads, live), before in sorted(native.items()):
+        after = observed[threads, live]
+        cells = [f"{before[which]:.0f} | {after[which]:.0f} | **{(after[which] - before[which]) / 2:.0f}**" for which in ("ns", "processor_ns")]
+        print(f"| {threads} | {live:,} | {' | '.join(cells)} |")
+
+
+def pair_table(pairs):
+    rows = by_threads_and_live(pairs, "PairAgainstNative")
     print("| threads | live blocks | native, wall ns | ours, wall ns | ours / native | native, processor ns | ours, processor ns | ours / native |\n|---|---|---|---|---|---|---|---|")
     for (threads, live), run in sorted(rows.items()):
         print(f"| {threads} | {live:,} | {run['native_ns']:.0f} | {run['ours_ns']:.0f} | **{run['ratio']:.2f}** | {run['native_processor_ns']:.0f} | {run['ours_processor_ns']:.0f} | {run['processor_ratio']:.2f} |")
 
 
 def main():
-    torch, plugin, steps, reading = (load(path) for path in sys.argv[1:5])
+    torch, plugin, observe, steps, reading = (load(path) for path in sys.argv[1:6])
     print("# Cost\n")
     print(f"Made by `tests/benchmarks/run.sh` on {cpu()}, {torch['context']['num_cpus']} processors, torch on the virtual device. Load average over the quarter of an hour before the end: {os.getloadavg()[2]:.1f},")
     print("of which the benchmarks themselves are 1 to 2.\n")
@@ -38,6 +53,8 @@ def main():
     pair_table(torch)
     print("\nMode `plugin`, through `CUDAPluggableAllocator`, whose own table and lock are a part of the figure:\n")
     pair_table(plugin)
+    print("\nMode `observe` watches the native allocator; a pair is two events. Native before it is watched, and after (one follows the other, since nothing can be taken off again):\n")
+    observe_table(observe)
     print("\n## A training step\n")
     print("A step on the virtual device (kernels do nothing, so what is left is the host's work, of which the allocator is a part): the lower quartile of the steps of a")
     print("run, runs with and without alternating, medians over them; the ratio is the median over pairs of runs. `native` is PyTorch's own allocator with nothing of ours in the process.")
