@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's own tests of its CUDA allocator, run with ours on the virtual device.
 
-    python3 tests/pytorch/run.py --python VENV/bin/python --build BUILD [--source FOLDER] [--report FILE.md]
+    python3 tests/pytorch/run.py --python VENV/bin/python --build BUILD [--source FOLDER] [--results FILE.jsonl] [--report FILE.md]
 
 VENV holds the PyTorch wheel of the same version as the source, with expecttest, hypothesis, numpy and psutil. BUILD is this project built for
 that wheel (cmake -DVRAMLEDGER_SITE_PACKAGES=...). FOLDER is a PyTorch source tree; without it the source package that Debian carries is
@@ -9,7 +9,8 @@ fetched into the cache folder (VRAMLEDGER_CACHE, else ~/.cache/vramledger), its 
 Nothing of PyTorch's is kept in this project.
 
 Each test runs in a process of its own: first with PyTorch's allocator. What does not pass there says nothing about ours: it is not applicable, with its
-last line. What passes there must pass with ours. Exit code: 0 all did, 1 some did not, 2 wrong use, 3 a source that cannot be read.
+last line. What passes there must pass with ours. With --results, what each test gave is kept as soon as it ends, and a run that was interrupted goes on from
+there; --again REGEX runs what it finds once more. Exit code: 0 all did, 1 some did not, 2 wrong use, 3 a source that cannot be read.
 """
 
 import argparse
@@ -64,7 +65,8 @@ def parse_arguments():
     parser.add_argument("--only", default="", help="a regular expression: only tests whose name it finds")
     parser.add_argument("--timeout", type=float, default=600, help="seconds a test may take; some compile an extension")
     parser.add_argument("--jobs", type=int, default=2, help="tests run at a time")
-    parser.add_argument("--results", type=Path, help="where to write what each test gave, as JSON lines")
+    parser.add_argument("--results", type=Path, help="where to keep what each test gave, as JSON lines; tests that it holds are not run again")
+    parser.add_argument("--again", default="", help="a regular expression: tests with ours to run although --results has them, 'MODE Class.test'")
     parser.add_argument("--logs", type=Path, help="where to keep what each test printed")
     parser.add_argument("--report", type=Path, help="where to write the table, as Markdown")
     return parser.parse_args()
@@ -117,38 +119,60 @@ def why_not(name):
 
 
 class Runner:
-    def __init__(self, options, test_file):
+    def __init__(self, options, version, test_file):
         os.environ["VRAMLEDGER_BUILD"] = str(options.build.resolve())
         import virtual_device
 
-        self.options, self.test_file = options, test_file
+        self.options, self.version, self.test_file = options, version, test_file
         self.folder = Path(options.logs or tempfile.mkdtemp(prefix="pytorch-tests-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.environment = virtual_device.environment(
             device=DEVICE, PYTHONPATH=f"{ROOT / 'tracer' / 'python'}:{HERE / 'site'}",
             TORCH_EXTENSIONS_DIR=str(self.folder / "extensions"),  # what tests compile
             VRAMLEDGER_LIBRARY=str(options.build.resolve() / "lib" / "libvramledger_allocator.so"))
-        self.counter = 0
+        self.results = Path(options.results or self.folder / "results.jsonl").resolve()
+        if options.results is None:
+            self.results.unlink(missing_ok=True)
+        self.known = self.read()
 
-    def worker(self, way, names=()):
-        self.counter += 1
-        out = self.folder / f"out{self.counter}.jsonl"
-        out.unlink(missing_ok=True)
-        command = [self.options.python, HERE / "worker.py", self.test_file, way, out, str(self.options.timeout)]
-        done = subprocess.run(command, input="\n".join(names), text=True, cwd=self.folder, env=self.environment, capture_output=True)
+    def read(self):
+        """way -> test -> what it gave last."""
+        known = {}
+        for number, line in enumerate(self.results.read_text().splitlines() if self.results.is_file() else (), 1):
+            try:
+                r = json.loads(line)
+                made_with = r["torch"]
+                known.setdefault(r["way"], {})[r["test"]] = r
+            except (ValueError, TypeError, KeyError):
+                fail(3, f"line {number} of '{self.results}' is not what a test gave")
+            if made_with != self.version:
+                fail(2, f"'{self.results}' is of PyTorch {made_with}, not {self.version}: name another file with --results")
+        return known
+
+    def worker(self, way, out, names=()):
+        command = [self.options.python, HERE / "worker.py", self.test_file, way, out, str(self.options.timeout), self.version]
+        done = subprocess.run(command, input="\n".join(names), text=True, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE)
         if done.returncode != 0:
             fail(3, f"the worker for '{way}' ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
-        return out.read_text().splitlines()
 
     def list(self):
-        return self.worker("list")
+        out = self.folder / "names.txt"
+        self.worker("list", out)
+        return out.read_text().split()
 
     def run(self, way, names):
-        # Dealt round, so that the slow ones of a class are spread.
-        jobs = max(1, min(self.options.jobs, len(names)))
-        with ThreadPoolExecutor(jobs) as pool:
-            parts = pool.map(lambda i: self.worker(way, names[i::jobs]), range(jobs))
-            return {r["test"]: r for part in parts for r in map(json.loads, part)}
+        """name -> what it gave. Only what is not known yet is run."""
+        again = re.compile(self.options.again) if self.options.again else None
+        known = {n: r for n, r in self.known.get(way, {}).items() if again is None or not again.search(f"{way} {n}")}
+        missing = [n for n in names if n not in known]
+        if missing:
+            print(f"{way}: {len(names) - len(missing)} known, {len(missing)} to run", flush=True)
+            jobs = max(1, min(self.options.jobs, len(missing)))
+            with ThreadPoolExecutor(jobs) as pool:
+                # Dealt round, so that the slow ones of a class are spread.
+                list(pool.map(lambda i: self.worker(way, self.results, missing[i::jobs]), range(jobs)))
+            self.known = self.read()
+        return {n: self.known[way][n] for n in names}
 
 
 def main():
@@ -160,7 +184,7 @@ def main():
             fail(3, f"'{options.source}' holds no {TEST_FILE}")
     else:
         test_file = debian_source(version)
-    runner = Runner(options, test_file.resolve())
+    runner = Runner(options, version, test_file.resolve())
     names = sorted(n for n in runner.list() if re.search(options.only, n))
     chosen = [n for n in names if why_not(n) is None]
     print(f"PyTorch {version}: {len(names)} tests, {len(chosen)} of them about memory, streams, events, graphs or pools", flush=True)
@@ -175,8 +199,6 @@ def main():
         print(f"mode {way}: {len(applicable) - len(failed)} passed, {len(failed)} did not", flush=True)
         for r in failed:
             print(f"  {r['test']}: {r['last_line']}", flush=True)
-    if options.results:
-        options.results.write_text("".join(json.dumps(r) + "\n" for way in results.values() for r in way.values()))
     if options.report:
         from report import markdown
 

@@ -1,6 +1,6 @@
 """Runs tests of PyTorch's own test file, each in a process of its own, with one allocator. Started by run.py on the virtual device.
 
-    worker.py TEST_FILE WAY OUT TIMEOUT     names (Class.test) on standard input, one a line; one JSON object a line to OUT
+    worker.py TEST_FILE WAY OUT TIMEOUT VERSION     names (Class.test) on standard input, one a line; one JSON object a line, added to OUT as each test ends
     worker.py TEST_FILE list OUT            the names of all tests, one a line
 
 WAY is native, torch, observe or plugin. The slow imports are made once, before CUDA is touched, and each test is forked from there.
@@ -169,11 +169,13 @@ def main():
         out.write_text("".join(f"{name}\n" for name in tests))
         return
     assert not torch.cuda.is_initialized()
-    timeout = float(sys.argv[4])
-    with out.open("a") as results:
-        for name in sys.stdin.read().split():
-            results.write(json.dumps(fork_one(tests, way, name, timeout)) + "\n")
-            results.flush()
+    timeout, version = float(sys.argv[4]), sys.argv[5]
+    # Several workers write to one file, each line at once.
+    results = os.open(out, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for name in sys.stdin.read().split():
+        gave = {"torch": version, **fork_one(tests, way, name, timeout)}
+        os.write(results, (json.dumps(gave) + "\n").encode())
+        print(f"  {way} {name}: {gave['outcome']} in {gave['seconds']} s" + (f": {gave['last_line'][:200]}" if gave["outcome"] != "passed" else ""), flush=True)
 
 
 if __name__ == "__main__":
