@@ -130,6 +130,32 @@ def test_module_calls_keep_their_meaning(bench):
     assert "DEPTH 0" in out
 
 
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_a_compiler_compiles_nothing_of_ours(bench, switch):
+    """A model whose forward is in two parts, compiled as without us: hooks run between the parts."""
+    script = """
+    import torch, %s
+    class Parts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        def forward(self, x):
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(x)
+    parts = Parts().cuda()
+    optimizer = torch.optim.SGD(parts.parameters())
+    compiled = torch.compile(parts, backend="aot_eager")
+    for _ in range(2):
+        compiled(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+    print("FRAMES", dict(torch._dynamo.utils.counters["frames"]))
+    """
+    seen = [next(line for line in bench.dryrun(script % way, env={"VRAMLEDGER_MODULE_CALLS": switch}).stdout.splitlines() if line.startswith("FRAMES"))
+            for way in ("sys", "vramledger; vramledger.install(trace='t.vlt')")]
+    assert seen[1] == seen[0] == "FRAMES {'total': 2, 'ok': 2}"
+
+
 def test_reconcile_by_module_adds_up(bench):
     bench.dryrun(MODEL % ("torch", None))
     whole = bench.json("reconcile", bench.folder / "t.vlt", "--by", "module")

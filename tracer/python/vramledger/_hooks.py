@@ -42,6 +42,7 @@ class Hooks:
         self._complained = False
 
     def attach(self):
+        _keep_from_compiler(self._name_of, self._begin_root, self._see_result, self._before_forward, self._after_forward, self._before_step, self._after_step)
         self._follow_modules()
         try:
             self.graph = _graph.Graph(self.library)
@@ -391,6 +392,17 @@ class _OptimizerNames:
                     if part.is_cuda:
                         storage = part.untyped_storage()
                         hooks.library.name(storage.data_ptr(), GRADIENT, self._ids[index], storage.nbytes())
+
+
+def _keep_from_compiler(*functions):
+    """Where a compiled model calls them between its graphs, torch.compile would compile them and all that they call, as if they were the program's."""
+    try:
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        for function in functions:
+            frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    except (AttributeError, TypeError):
+        pass  # releases that have no such thing compile them, to no harm but time
 
 
 def _is_traced():
