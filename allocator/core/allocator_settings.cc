@@ -159,14 +159,16 @@ absl::StatusOr<AllocatorSettings> AllocatorSettings::Parse(std::string_view text
       continue;  // host memory, or without influence on what is allocated
     } else if (key == "throw_on_cudamalloc_oom") {
       status = ParseBool(key, value, &s.reject_over_fraction);
-    } else if (key == "graph_capture_record_stream_reuse" || key == "expandable_segments_reserve" ||
-               key == "expandable_segments_reserve_by_class") {
+    } else if (key == "graph_capture_record_stream_reuse") {
+      status = ParseBool(key, value, &s.graph_capture_record_stream_reuse);
+    } else if (key == "expandable_segments_reserve" || key == "expandable_segments_reserve_by_class") {
       s.notes.push_back(absl::StrCat("allocator setting '", key, "' is not honoured"));
     } else {
       status = absl::InvalidArgumentError(absl::StrCat(
           "unknown allocator setting '", key,
-          "'; known: backend, expandable_segments, garbage_collection_threshold, large_segment_size_mb, "
-          "max_non_split_rounding_mb, max_split_size_mb, per_process_memory_fraction, roundup_power2_divisions, "
+          "'; known: backend, expandable_segments, garbage_collection_threshold, "
+          "graph_capture_record_stream_reuse, large_segment_size_mb, max_non_split_rounding_mb, max_split_size_mb, "
+          "per_process_memory_fraction, roundup_power2_divisions, "
           "throw_on_cudamalloc_oom"));
     }
     if (!status.ok()) return status;
@@ -218,6 +220,7 @@ std::string AllocatorSettings::ToString() const {
   }
   if (expandable_segments) parts.push_back("expandable_segments:True");
   if (reject_over_fraction) parts.push_back("throw_on_cudamalloc_oom:True");
+  if (graph_capture_record_stream_reuse) parts.push_back("graph_capture_record_stream_reuse:True");
   if (per_process_memory_fraction < 1) {
     parts.push_back(absl::StrCat("per_process_memory_fraction:", per_process_memory_fraction));
   }

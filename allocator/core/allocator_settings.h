@@ -40,6 +40,9 @@ struct AllocatorSettings {
   // PyTorch's throw_on_cudamalloc_oom: a request that would exceed per_process_memory_fraction fails at once, without
   // giving cached memory back first; counted as a rejection.
   bool reject_over_fraction = false;
+  // A block of a private pool that other streams used in a graph capture is free as the capture ends, not only at the
+  // next request outside captures.
+  bool graph_capture_record_stream_reuse = false;
   // Size of the segments that serve requests between 1 and 10 MiB.
   size_t large_segment_size = size_t{20} << 20;
 

@@ -24,6 +24,11 @@ struct Segment {
   bool expandable() const { return page_bytes != 0; }
 };
 
+struct StreamUse {
+  StreamHandle stream;
+  bool captured;  // only by work that was recorded into a graph, which runs when the graph does
+};
+
 struct Block {
   uintptr_t address = 0;
   size_t bytes = 0;
@@ -40,7 +45,7 @@ struct Block {
   BlockTag tag;
   int64_t pool_calls_when_freed = 0;  // age of a free block, for garbage collection
   // Streams other than its own that use the block; rarely any. Created at the first RecordStream.
-  std::unique_ptr<std::vector<StreamHandle>> used_by;
+  std::unique_ptr<std::vector<StreamUse>> used_by;
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
 };

@@ -308,7 +308,7 @@ void DeviceAllocator::RequestFree(Block* block) {
   if (captures_ > 0) {
     deferred_.push_back(block);
   } else {
-    InsertEvents(block);
+    InsertEvents(block, false);
   }
 }
 

@@ -208,8 +208,9 @@ class DeviceAllocator {
   void ProcessEvents();
   // Waits for all of them, or for those of one private pool.
   void SynchronizeEvents(const PrivatePool* only = nullptr);
-  void InsertEvents(Block* block);
+  void InsertEvents(Block* block, bool freed_in_capture);
   void InsertDeferredEvents();
+  void ReleaseCapturedUses();
   EventHandle NewEvent();
 
   // device_introspection.cc: views.

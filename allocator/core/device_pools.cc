@@ -47,6 +47,7 @@ PoolStatus DeviceAllocator::EndAllocateToPool(PoolId id) {
   if (route == routes_.end()) return PoolStatus::kNotRouted;
   routes_.erase(route);
   if (settings_.routes_are_captures) --captures_;
+  ReleaseCapturedUses();
   return PoolStatus::kOk;
 }
 

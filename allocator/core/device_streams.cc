@@ -11,9 +11,16 @@ bool DeviceAllocator::RecordStream(uintptr_t address, StreamHandle stream) {
   Block* block = FindLive(address);
   if (block == nullptr) return false;
   if (stream == block->pool->stream) return true;  // work on its own stream is in order already
-  if (block->used_by == nullptr) block->used_by = std::make_unique<std::vector<StreamHandle>>();
+  if (block->used_by == nullptr) block->used_by = std::make_unique<std::vector<StreamUse>>();
   auto& used_by = *block->used_by;
-  if (std::find(used_by.begin(), used_by.end(), stream) == used_by.end()) used_by.push_back(stream);
+  const bool captured = captures_ > 0 && memory_.StreamIsCapturing(device_, stream);
+  const auto known =
+      std::find_if(used_by.begin(), used_by.end(), [stream](const StreamUse& use) { return use.stream == stream; });
+  if (known == used_by.end()) {
+    used_by.push_back({stream, captured});
+  } else if (!captured) {
+    known->captured = false;
+  }
   return true;
 }
 
@@ -25,6 +32,7 @@ void DeviceAllocator::BeginCapture() {
 void DeviceAllocator::EndCapture() {
   SmallMutexLock lock(mutex_);
   if (captures_ > 0) --captures_;
+  ReleaseCapturedUses();
 }
 
 EventHandle DeviceAllocator::NewEvent() {
@@ -37,17 +45,19 @@ EventHandle DeviceAllocator::NewEvent() {
   return memory_.CreateEvent(device_, &event) == DeviceResult::kOk ? event : 0;
 }
 
-void DeviceAllocator::InsertEvents(Block* block) {
-  for (const StreamHandle stream : *block->used_by) {
+void DeviceAllocator::InsertEvents(Block* block, bool freed_in_capture) {
+  for (const StreamUse& use : *block->used_by) {
     // A capture we were not told about: its streams take no event of ours. The block waits until it is over.
-    if (memory_.StreamIsCapturing(device_, stream)) {
+    if (memory_.StreamIsCapturing(device_, use.stream)) {
       deferred_.push_back(block);
       return;
     }
   }
-  const std::vector<StreamHandle> streams = std::move(*block->used_by);
+  const std::vector<StreamUse> uses = std::move(*block->used_by);
   block->used_by->clear();
-  for (const StreamHandle stream : streams) {
+  for (const auto& [stream, captured] : uses) {
+    // A capture ends only when all its streams have been joined. What was freed after it may be in use by the graph.
+    if (captured && freed_in_capture) continue;
     const EventHandle event = NewEvent();
     if (event == 0 || memory_.RecordEvent(device_, event, stream) != DeviceResult::kOk) {
       // The stream is gone, or the process is ending. Waiting for the whole device is as safe.
@@ -68,7 +78,22 @@ void DeviceAllocator::InsertDeferredEvents() {
   if (deferred_.empty()) return;
   std::vector<Block*> blocks;
   blocks.swap(deferred_);
-  for (Block* block : blocks) InsertEvents(block);  // may defer it again
+  for (Block* block : blocks) InsertEvents(block, true);  // may defer it again
+}
+
+// With the setting, the next capture into a private pool finds what the one that has ended is done with. Without it, as
+// in PyTorch, that is free with the first request outside captures.
+void DeviceAllocator::ReleaseCapturedUses() {
+  if (!settings_.graph_capture_record_stream_reuse || deferred_.empty()) return;
+  std::vector<Block*> blocks;
+  blocks.swap(deferred_);
+  for (Block* block : blocks) {
+    if (block->pool->pool->owner != nullptr) {
+      InsertEvents(block, true);  // may defer it again
+    } else {
+      deferred_.push_back(block);
+    }
+  }
 }
 
 void DeviceAllocator::ProcessEvents() {

@@ -164,6 +164,67 @@ TEST_F(Streams, NoEventDuringACapture) {
   EXPECT_EQ(device_->capture_violations(), 0);
 }
 
+// What a stream does in a capture with a block that is freed in it is done when the capture has ended; what it did
+// before is awaited.
+TEST_F(Streams, UsesInACaptureAreOverWithIt) {
+  void* const captured = Take(512);
+  void* const both = Take(512);
+  void* const kept = Take(512);
+  allocator_->RecordStream(both, 7);
+  allocator_->BeginCapture(0);
+  device_->SetCapturing(0, 7, true);
+  allocator_->RecordStream(captured, 7);
+  allocator_->RecordStream(both, 7);
+  allocator_->RecordStream(kept, 7);
+  Give(captured);
+  Give(both);
+  device_->SetCapturing(0, 7, false);
+  allocator_->EndCapture(0);
+  EXPECT_EQ(Stats().active[kAllPools].current, 3);
+
+  EXPECT_EQ(Take(512), captured);
+  EXPECT_EQ(device_->Submitted(0, 7), 1u);
+  EXPECT_NE(Take(512), both);
+  device_->Complete(0, 7, 1);
+  EXPECT_EQ(Take(512), both);
+  Give(kept);  // the graph that uses it on that stream may be running
+  EXPECT_EQ(device_->Submitted(0, 7), 2u);
+  EXPECT_NE(Take(512), kept);
+  device_->Complete(0, 7, 1);
+  EXPECT_EQ(Take(512), kept);
+  EXPECT_EQ(device_->capture_violations(), 0);
+}
+
+TEST_F(Streams, TheNextCaptureIntoAPoolReusesWhatOtherStreamsUsedInTheLast) {
+  for (const bool reuse : {false, true}) {
+    SimulatedDeviceOptions options;
+    options.completion = Completion::kManual;
+    Start(reuse ? "graph_capture_record_stream_reuse:True" : "", options);
+    const auto all = [](StreamHandle) { return true; };
+    const PoolId pool{1, 0};
+    ASSERT_EQ(allocator_->SharePool(0, pool), PoolStatus::kOk);
+    ASSERT_EQ(allocator_->BeginAllocateToPool(0, pool, all), PoolStatus::kOk);
+    device_->SetCapturing(0, 3, true);
+    device_->SetCapturing(0, 7, true);
+    void* const first = Take(8 * kMiB, 3);
+    allocator_->RecordStream(first, 7);
+    Give(first);
+    void* const second = Take(8 * kMiB, 3);
+    EXPECT_NE(second, first);  // still in use by the other stream, for all that is known
+    device_->SetCapturing(0, 3, false);
+    device_->SetCapturing(0, 7, false);
+    ASSERT_EQ(allocator_->EndAllocateToPool(0, pool), PoolStatus::kOk);
+    EXPECT_EQ(Stats().active[kAllPools].current, reuse ? 1 : 2);
+
+    ASSERT_EQ(allocator_->BeginAllocateToPool(0, pool, all), PoolStatus::kOk);
+    EXPECT_EQ(Take(8 * kMiB, 3) == first, reuse);
+    ASSERT_EQ(allocator_->EndAllocateToPool(0, pool), PoolStatus::kOk);
+    Take(512);
+    EXPECT_EQ(Take(8 * kMiB, 3) == first, false);  // the pool's own for ever
+    EXPECT_EQ(device_->capture_violations(), 0);
+  }
+}
+
 TEST_F(Streams, OutOfMemoryDuringACaptureGivesNothingBack) {
   SimulatedDeviceOptions options;
   options.capacity_bytes = 100 * kMiB;
