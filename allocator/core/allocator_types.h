@@ -35,7 +35,7 @@ struct BlockView {
   int device = 0;
   StreamHandle stream = 0;  // the stream it was allocated on
   uintptr_t address = 0;
-  size_t requested_bytes = 0;  // what the caller asked for; 0 for a free block
+  size_t requested_bytes = 0;  // what the caller asked for; of a free block, what was asked for last, if anything
   size_t block_bytes = 0;      // what serves it
   uintptr_t segment_address = 0;
   size_t segment_bytes = 0;  // expandable segments: mapped and unmapped part together

@@ -32,6 +32,7 @@ struct StreamUse {
 struct Block {
   uintptr_t address = 0;
   size_t bytes = 0;
+  // Of a free block: what it served last, which PyTorch's snapshots show too.
   size_t requested_bytes = 0;
   Block* prev = nullptr;  // neighbours within the segment
   Block* next = nullptr;

@@ -243,6 +243,7 @@ Block* DeviceAllocator::Split(Block* block, size_t bytes) {
   rest->next = block->next;
   // As in PyTorch, what is left over goes on as the block that was, and the part that is taken is the new one.
   rest->order = block->order;
+  rest->requested_bytes = block->requested_bytes;
   block->order = next_block_order_++;
   if (rest->next != nullptr) rest->next->prev = rest;
   block->next = rest;
@@ -318,9 +319,9 @@ void DeviceAllocator::CompleteFree(Block* block, bool deferred) {
   counters_.Decrease(Metric::kActive, small, 1);
   counters_.Decrease(Metric::kActiveBytes, small, block->bytes);
   counters_.Decrease(Metric::kRequestedBytes, small, block->requested_bytes);
-  block->requested_bytes = 0;
 
-  const uint32_t order = block->order;  // outlives those of its neighbours
+  const uint32_t order = block->order;  // outlives those of its neighbours, as does:
+  const size_t requested = block->requested_bytes;
   int64_t splits = 0;
   int64_t split_bytes = 0;
   for (const bool left : {true, false}) {
@@ -337,6 +338,7 @@ void DeviceAllocator::CompleteFree(Block* block, bool deferred) {
   }
   block->tag = BlockTag();
   block->order = order;
+  block->requested_bytes = requested;
   InsertFree(block);
 
   if (block->segment->expandable()) return;

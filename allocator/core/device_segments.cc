@@ -306,7 +306,8 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
   SegmentView part = ViewOf(*block->segment);
   part.address = block->address;
   part.bytes = length;
-  const uint32_t order = block->order;  // outlives those of its neighbours
+  const uint32_t order = block->order;  // outlives those of its neighbours, as does:
+  const size_t requested = block->requested_bytes;
   if (block->prev != nullptr && block->prev->state == BlockState::kFree) {
     pool->free.Erase(block->prev);
     block = Join(block->prev, block);
@@ -316,6 +317,7 @@ DeviceAllocator::Supply DeviceAllocator::MapBlock(Block* block, size_t bytes, Bl
     block = Join(block, block->next);
   }
   block->order = order;
+  block->requested_bytes = requested;
   InsertFree(block);
   CountReserved(*pool->pool, true, length);
   ++num_device_alloc_;
@@ -361,11 +363,13 @@ void DeviceAllocator::UnmapPart(Block* block, uintptr_t first, uintptr_t last) {
     Block* before = block;
     block = cut(before, first);
     std::swap(before->order, block->order);  // the unmapped part goes on as the block that was
+    std::swap(before->requested_bytes, block->requested_bytes);
     InsertFree(before);
   }
   if (last < block->address + block->bytes) InsertFree(cut(block, last));
   block->state = BlockState::kUnmapped;
   const uint32_t order = block->order;
+  const size_t requested = block->requested_bytes;
   if (block->prev != nullptr && block->prev->state == BlockState::kUnmapped) {
     pool->unmapped.erase(block->prev->address);
     block = Join(block->prev, block);
@@ -375,6 +379,7 @@ void DeviceAllocator::UnmapPart(Block* block, uintptr_t first, uintptr_t last) {
     block = Join(block, block->next);
   }
   block->order = order;
+  block->requested_bytes = requested;
   CountReserved(*pool->pool, false, part.bytes);
   ++num_device_free_;
   if (block->is_split() || vmm_) {

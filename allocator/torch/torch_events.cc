@@ -159,6 +159,12 @@ void TorchEvents::Report(const BlockView& block, bool taken) {
                                    device.reserved, DeviceOf(block.device));
 }
 
+// As in PyTorch, the stack of a segment is known until the segment is first cut, which is at its front.
+void TorchEvents::ForgetCutSegment(Device& device, const BlockView& block) {
+  const auto segment = device.segments.find(block.address);
+  if (segment != device.segments.end() && block.block_bytes < segment->second.bytes) device.segments.erase(segment);
+}
+
 void TorchEvents::OnAlloc(const BlockView& block, BlockTag& tag) {
   recorder_->OnAlloc(block, tag);
   Device& device = At(block.device);
@@ -169,8 +175,12 @@ void TorchEvents::OnAlloc(const BlockView& block, BlockTag& tag) {
       device.blocks[block.address] = *current_context;
       device.keeps_contexts = true;
     }
+    ForgetCutSegment(device, block);
     Note(Action::ALLOC, device, block.device, block.address, block.requested_bytes, block.stream, block.pool_id,
          Current());
+  } else if (device.keeps_contexts) [[unlikely]] {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    ForgetCutSegment(device, block);
   }
   Report(block, true);
 }
@@ -230,11 +240,11 @@ void TorchEvents::Segment(Action action, const SegmentView& segment) {
   const auto born = device.segments.find(segment.address);
   if (grows) {
     if (context != nullptr && born == device.segments.end()) {
-      device.segments[segment.address] = context;
+      device.segments[segment.address] = {context, segment.bytes};
       device.keeps_contexts = true;
     }
   } else if (born != device.segments.end()) {
-    if (context == nullptr) context = born->second;
+    if (context == nullptr) context = born->second.context;
     device.segments.erase(born);
   }
   Note(action, device, segment.device, segment.address, segment.bytes, segment.stream, segment.pool_id,
@@ -335,7 +345,7 @@ TorchEvents::Context TorchEvents::ContextOf(CachingAllocator& core, const void* 
 TorchEvents::Context TorchEvents::SegmentContextOf(int device, uintptr_t address) {
   const std::lock_guard<std::mutex> lock(At(device).mutex);
   const auto found = At(device).segments.find(address);
-  return found != At(device).segments.end() ? found->second : nullptr;
+  return found != At(device).segments.end() ? found->second.context : nullptr;
 }
 
 void TorchEvents::NoteSnapshot(int device, size_t active_bytes) {

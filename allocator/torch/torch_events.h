@@ -99,11 +99,16 @@ class TorchEvents final : public PluginAdapter, public AllocatorObserver {
     std::vector<native::TraceEntry> ring;
     size_t oldest = 0;  // once the ring is full
     std::unordered_map<uintptr_t, Context> blocks;
-    std::unordered_map<uintptr_t, Context> segments;
+    struct SegmentStack {
+      Context context;
+      size_t bytes;
+    };
+    std::unordered_map<uintptr_t, SegmentStack> segments;
   };
 
   Device& At(int device) { return *devices_[static_cast<size_t>(device)]; }
   void Segment(Action action, const SegmentView& segment);
+  static void ForgetCutSegment(Device& device, const BlockView& block);
   void Note(Action action, Device& device, int index, uintptr_t address, size_t bytes, StreamHandle stream, PoolId pool,
             Context context, const std::string* metadata = nullptr);
   // The calling thread's, while a ContextScope lasts.

@@ -398,6 +398,26 @@ TEST_F(NativePolicy, TagsTravelWithTheBlock) {
   allocator_->UpdateTag(again, 0, [](const BlockView&, BlockTag& t) { EXPECT_EQ(t.words[0], 0u); });
 }
 
+// As the blocks of PyTorch's snapshots: a free block says what was asked of it last, whatever was joined to it since.
+TEST_F(NativePolicy, AFreeBlockRemembersItsLastRequest) {
+  const auto requested = [this] {
+    std::vector<size_t> sizes;
+    allocator_->ForEachBlock(0, [&](const SegmentView&, const BlockView& block, BlockState, const BlockTag&) {
+      sizes.push_back(block.requested_bytes);
+    });
+    return sizes;
+  };
+  void* const a = Take(700);
+  void* const b = Take(900);
+  EXPECT_EQ(requested(), (std::vector<size_t>{700, 900, 0}));
+  Give(b);
+  EXPECT_EQ(requested(), (std::vector<size_t>{700, 900}));
+  Give(a);
+  EXPECT_EQ(requested(), std::vector<size_t>{700});
+  Take(600);  // cut off the front of it
+  EXPECT_EQ(requested(), (std::vector<size_t>{600, 700}));
+}
+
 TEST_F(NativePolicy, ForEachBlockTilesEverySegment) {
   Take(512);
   Give(Take(3 * kMiB));

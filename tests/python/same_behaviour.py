@@ -28,7 +28,7 @@ def stats():
 def layout(pool=None):
     segments = torch.cuda.memory_snapshot() if pool is None else torch.cuda.memory_snapshot(pool)
     return [[s["address"], s["total_size"], s["allocated_size"], s["active_size"], s["segment_type"], list(s["segment_pool_id"]),
-             [[b["address"], b["size"], b["state"]] for b in s["blocks"]]] for s in segments]
+             [[b["address"], b["size"], b["requested_size"], b["state"]] for b in s["blocks"]]] for s in segments]
 
 
 def refusal(call):
@@ -139,6 +139,35 @@ def streams():
     return seen, stats()
 
 
+def captures_on_two_streams():
+    """Memory that a second stream used in a capture, in the next capture into the same pool and after it."""
+    torch.cuda.empty_cache()
+    main, side = torch.cuda.Stream(), torch.cuda.Stream()
+    seen = []
+    for reuse in (False, True):
+        torch.cuda.memory._set_allocator_settings(f"graph_capture_record_stream_reuse:{reuse}")
+        pool, graphs = torch.cuda.graph_pool_handle(), []
+        for _ in range(2):
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.stream(main):
+                graphs[-1].capture_begin(pool=pool)
+                x = block(8)
+                side.wait_stream(main)
+                x.record_stream(side)
+                main.wait_stream(side)
+                seen.append(x.data_ptr())
+                del x
+                graphs[-1].capture_end()
+            seen.append(stats()["active.all.current"])
+        block(1)
+        seen += [stats()["active.all.current"], layout()]
+        for graph in graphs:
+            graph.reset()
+        torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings("graph_capture_record_stream_reuse:False")
+    return seen
+
+
 def raw_and_base():
     address = torch.cuda.caching_allocator_alloc(5 * MIB)
     seen = stats()["allocated_bytes.all.current"]
@@ -169,6 +198,26 @@ def history():
     trace = [[e["action"], e["size"], e.get("user_metadata", ""), any("same_behaviour" in f["filename"] for f in e.get("frames", ()))]
              for e in snapshot["device_traces"][0]]
     return sorted(snapshot), trace, len(torch.cuda.memory._snapshot()["device_traces"][0]), torch.cuda.memory._snapshot()["allocator_settings"]
+
+
+def stacks():
+    """Which segments, blocks and events have one: a whole segment, one that is cut, and one that was cut once."""
+    seen = []
+    for context in ("alloc", "all", "state", None):
+        torch.cuda.empty_cache()
+        torch.cuda.memory._record_memory_history(context=context, stacks="python")
+        whole, cut, small = block(30), block(6), block(0.25)
+        gone = block(0.25)
+        del small, gone
+        for _ in range(2):
+            snapshot = torch.cuda.memory._snapshot()
+            seen.append([[s["total_size"], bool(s.get("frames")), [bool(b.get("frames")) for b in s["blocks"]]] for s in snapshot["segments"]])
+            seen.append([[e["action"], e["size"], bool(e.get("frames"))] for e in snapshot["device_traces"][0]])
+            del whole, cut
+            torch.cuda.empty_cache()
+            whole = cut = None
+        torch.cuda.memory._record_memory_history(enabled=None)
+    return seen
 
 
 def profile():
@@ -224,8 +273,8 @@ if __name__ == "__main__":
     # First of all things, so that later ones find the cache equally warm.
     torch.zeros(1, device="cuda")
     answers = {}
-    for step in (graphs, graphed_callables, pools, lending_pool, out_of_memory, streams, raw_and_base, library_workspaces, history, profile,
-                 accelerator, summaries, changed_settings, caching_off):
+    for step in (graphs, graphed_callables, pools, lending_pool, out_of_memory, streams, raw_and_base, library_workspaces, history, stacks, profile,
+                 accelerator, summaries, changed_settings, caching_off, captures_on_two_streams):
         gc.collect()
         try:
             answers[step.__name__] = step()
