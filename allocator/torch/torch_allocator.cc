@@ -72,6 +72,7 @@ void TorchAllocator::Install() {
   // PyTorch shares its ownership. The deleter does nothing, and the copy in `kept` is leaked, so that nothing dangles
   // at exit.
   static auto* const kept = new std::shared_ptr<native::CUDAAllocator>(&Get(), [](native::CUDAAllocator*) {});
+  RememberReplaced(native::get()->name());
   torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(*kept);
   // torch.accelerator asks here; PyTorch registers its own with a lower priority.
   c10::SetAllocator(c10::DeviceType::CUDA, &Get(), 2);
@@ -182,6 +183,7 @@ void TorchAllocator::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex 
 // ---- life cycle and settings ----
 
 void TorchAllocator::init(int) {
+  ReadTorchSettings();
   CachingAllocator& core = Core();
   // PyTorch's own callbacks that may free memory: that which gives back what other processes no longer use, and those
   // that extensions register.
@@ -195,6 +197,10 @@ void TorchAllocator::init(int) {
     return true;
   }();
   static_cast<void>(registered);
+}
+
+std::string TorchAllocator::name() {
+  return AllocatorName();
 }
 
 double TorchAllocator::getMemoryFraction(c10::DeviceIndex device) {

@@ -51,7 +51,7 @@ class TorchAllocator final : public native::CUDAAllocator {
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
   void emptyCache(c10::MempoolId_t pool) override;
-  std::string name() override { return "vramledger"; }
+  std::string name() override;
 
   // Statistics and pictures.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;

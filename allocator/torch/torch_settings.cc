@@ -16,6 +16,15 @@ namespace {
 using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
 using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
 
+// Leaked: asked for as long as the process lives.
+std::string* replaced = nullptr;
+thread_local bool parsing = false;
+
+struct ParsingScope {
+  ParsingScope() { parsing = true; }
+  ~ParsingScope() { parsing = false; }
+};
+
 AllocatorSettings Current(AllocatorSettings settings) {
   settings.max_split_size = Common::max_split_size();
   settings.max_non_split_rounding = Common::max_non_split_rounding_size();
@@ -43,13 +52,29 @@ void Update() {
 
 }  // namespace
 
+std::string AllocatorName() {
+  return parsing && replaced != nullptr ? *replaced : "vramledger";
+}
+
+void RememberReplaced(std::string name) {
+  replaced = new std::string(std::move(name));
+}
+
+void ReadTorchSettings() {
+  const ParsingScope scope;
+  static_cast<void>(Cuda::per_process_memory_fraction());
+}
+
 void FollowTorchSettings() {
   Update();  // what the program has set before CUDA was initialised
   // PyTorch hands every new text to this hook once the common settings are parsed; its own parser of the CUDA settings
   // sits there, and is called first.
   auto& hook = Common::getConfigParserHook();
   hook = [parse = std::move(hook)](const std::string& text) {
-    if (parse) parse(text);
+    if (parse) {
+      const ParsingScope scope;
+      parse(text);
+    }
     Update();
   };
 }

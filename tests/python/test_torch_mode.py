@@ -66,6 +66,32 @@ def test_an_error_names_where_the_bytes_are(bench):
     assert "RETRIES 1" in done.stdout
 
 
+def test_a_wrong_setting_is_refused_in_the_words_of_the_native_allocator(bench):
+    script = """
+    import torch%s
+    torch.ones(1, device="cuda")
+    """
+    said = []
+    for install in ("", ", vramledger; vramledger.install(mode='torch')"):
+        done = bench.dryrun(script % install, env={"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:-0.1"}, check=False)
+        assert done.returncode != 0
+        said.append(next(line for line in done.stderr.splitlines() if line.startswith(("RuntimeError", "ValueError"))))
+    assert said[1] == said[0] and "per_process_memory_fraction" in said[0]
+
+
+@pytest.mark.parametrize("backend", ["native", "cudaMallocAsync"])
+def test_a_named_back_end_is_no_obstacle(bench, backend):
+    """PyTorch checks the setting against the current allocator, which is ours."""
+    done = bench.dryrun("""
+    import torch, vramledger
+    vramledger.install(mode="torch")
+    x = torch.ones(1, device="cuda")
+    torch.cuda.memory._set_allocator_settings("backend:%s,max_split_size_mb:40")
+    print("NAME", torch.cuda.get_allocator_backend(), torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] >> 20)
+    """ % backend, env={"PYTORCH_ALLOC_CONF": f"backend:{backend},max_split_size_mb:30"})
+    assert "NAME vramledger 40" in done.stdout
+
+
 def test_changed_settings_and_the_chosen_policy_are_in_the_trace(bench):
     done = bench.dryrun("""
     import torch, vramledger
