@@ -5,14 +5,16 @@ from collections import defaultdict
 
 # Why a test cannot pass, or does not yet: (way, test) -> reason.
 REASONS = {
-    ("torch", "TestMemPool.test_graph_capture_reclaim_shared_pool"):
-        "the setting `graph_capture_record_stream_reuse` is not honoured: memory that other streams used in a capture is reused after the capture",
-    ("torch", "TestCudaAllocator.test_allocator_backend"): "expects PyTorch's `cudaMallocAsync` back end to be current; ours is",
-    ("torch", "TestCudaAllocator.test_memory_compile_regions"):
-        "open: not yet understood (PyTorch's allocator gives the regions 0/0, 1/0, 0/0 outside the test too)",
-    ("torch", "TestCudaAllocator.test_memory_plots"): "open: fails with the stacks of freed memory forgotten too; not yet understood",
-    ("torch", "TestCudaAllocator.test_memory_plots_free_stack"): "open: fails with the stacks of freed memory forgotten too; not yet understood",
+    **{(way, "TestCudaAllocator.test_allocator_backend"): reason for way, reason in (
+        ("torch", "expects PyTorch's `cudaMallocAsync` back end to be current; ours is"),
+        ("observe", "makes PyTorch's `cudaMallocAsync` back end current, which cannot be observed"),
+        ("plugin", "expects PyTorch's `cudaMallocAsync` back end to be current; ours is"))},
+    ("plugin", "TestCudaAllocator.test_allocator_memory_fraction_setting"): "a process that it starts calls `getMemoryFraction`, refused as below",
+    ("plugin", "TestCudaAllocator.test_memory_profiler_viz"): "PyTorch's profiler hears of memory from PyTorch's own kind of allocators",
+    ("plugin", "TestMemPool.test_mempool_multithread"): "its threads call `createOrIncrefPool`, refused as below",
 }
+# PyTorch's words when a plug-in is asked for what its interface lacks.
+REFUSED = re.compile(r"luggable\w* does not yet support (\w+)")
 
 HEAD = """# PyTorch's own tests of its CUDA allocator
 
@@ -33,6 +35,12 @@ Tests that skip themselves are not applicable either; the classes that PyTorch m
 def shorten(text, most=150):
     text = re.sub(r"(/[\w.+-]+){2,}/", "", " ".join(text.replace("|", "\\|").split()))  # no folders of the machine
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def refused(way, name, results):
+    """The function that PyTorch refused to a plug-in, where that is why the test failed."""
+    found = REFUSED.search(results[way][name]["detail"])
+    return found[1] if found is not None and (way, name) not in REASONS else None
 
 
 def why_failed(way, name, results):
@@ -62,9 +70,16 @@ def markdown(version, names, results, why_not):
     for way in ways:
         failed = [n for n in run[way] if n not in passed[way]]
         lines += [f"Mode {way}: " + ("none." if not failed else f"{len(failed)}."), ""]
-        if failed:
+        by_function = defaultdict(list)
+        for n in failed:
+            by_function[refused(way, n, results)].append(n)
+        if None in by_function:
             lines += ["| test | last line | reason |", "|---|---|---|"]
-            lines += [f"| `{n}` | {shorten(results[way][n]['last_line'])} | {why_failed(way, n, results)} |" for n in failed]
+            lines += [f"| `{n}` | {shorten(results[way][n]['last_line'])} | {why_failed(way, n, results)} |" for n in by_function.pop(None)]
+            lines.append("")
+        if by_function:
+            lines += ["Functions that PyTorch refuses to any allocator that comes through its plug-in interface, and the tests that call them:", ""]
+            lines += [f"- `{function}` ({len(tests)}): " + ", ".join(t.replace(".test_", ".") for t in tests) for function, tests in sorted(by_function.items())]
             lines.append("")
         if len(run[way]) < len(applicable):
             lines += [f"Not run in mode {way}: " + ", ".join(f"`{n}`" for n in applicable if n not in run[way]) + ".", ""]
