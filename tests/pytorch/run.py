@@ -128,7 +128,6 @@ class Runner:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.environment = virtual_device.environment(
             device=DEVICE, PYTHONPATH=f"{ROOT / 'tracer' / 'python'}:{HERE / 'site'}",
-            TORCH_EXTENSIONS_DIR=str(self.folder / "extensions"),  # what tests compile
             VRAMLEDGER_LIBRARY=str(options.build.resolve() / "lib" / "libvramledger_allocator.so"))
         self.results = Path(options.results or self.folder / "results.jsonl").resolve()
         if options.results is None:
@@ -149,9 +148,11 @@ class Runner:
                 fail(2, f"'{self.results}' is of PyTorch {made_with}, not {self.version}: name another file with --results")
         return known
 
-    def worker(self, way, out, names=()):
+    def worker(self, way, out, names=(), job=0):
         command = [self.options.python, HERE / "worker.py", self.test_file, way, out, str(self.options.timeout), self.version]
-        done = subprocess.run(command, input="\n".join(names), text=True, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE)
+        # What tests compile: several give different sources the same name.
+        environment = {**self.environment, "TORCH_EXTENSIONS_DIR": str(self.folder / f"extensions{job}")}
+        done = subprocess.run(command, input="\n".join(names), text=True, cwd=self.folder, env=environment, stderr=subprocess.PIPE)
         if done.returncode != 0:
             fail(3, f"the worker for '{way}' ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
 
@@ -170,7 +171,7 @@ class Runner:
             jobs = max(1, min(self.options.jobs, len(missing)))
             with ThreadPoolExecutor(jobs) as pool:
                 # Dealt round, so that the slow ones of a class are spread.
-                list(pool.map(lambda i: self.worker(way, self.results, missing[i::jobs]), range(jobs)))
+                list(pool.map(lambda i: self.worker(way, self.results, missing[i::jobs], i), range(jobs)))
             self.known = self.read()
         return {n: self.known[way][n] for n in names}
 
