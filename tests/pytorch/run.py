@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -33,7 +34,7 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 TEST_FILE = "test/test_cuda.py"
 # Debian's source packages of PyTorch, with the sums of their .dsc files.
-DEBIAN_POOL = "http://deb.debian.org/debian/pool/main/p/pytorch/"
+DEBIAN_FOLDER = "pool/main/p/pytorch"
 DEBIAN_SOURCES = {
     "2.12.1": ("pytorch_2.12.1+dfsg.orig.tar.xz", "95b6f85e1da2776f0cb0e5a635c4430b4e3f05b6ccb9e00237f3cecd15572875"),
     "2.14.1": ("pytorch_2.14.1+dfsg.orig.tar.xz", "50a484ab557b7d35fb24bc5257cf5f41307a55bc2ebcc69d011f01fdb1369ced"),
@@ -84,6 +85,22 @@ def torch_version(python):
     return done.stdout.strip().partition("+")[0]
 
 
+def fetch(name, archive):
+    """From the first of the archives that this machine's apt knows which has it."""
+    asked = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True, check=False) if shutil.which("apt-get") else None
+    archives = list(dict.fromkeys(asked.stdout.split())) if asked else []
+    why = "apt knows no archive"
+    for base in archives:
+        address = f"{base.rstrip('/')}/{DEBIAN_FOLDER}/{name}"
+        print(f"fetching {address}", flush=True)
+        try:
+            urllib.request.urlretrieve(address, archive)
+            return
+        except (urllib.error.URLError, OSError) as error:
+            why = f"{address}: {error}"
+    fail(3, f"{name} could not be fetched ({why}): name a source tree with --source")
+
+
 def debian_source(version):
     """The path of test_cuda.py from Debian's source package, fetched once."""
     if version not in DEBIAN_SOURCES:
@@ -96,11 +113,7 @@ def debian_source(version):
     cache.mkdir(parents=True, exist_ok=True)
     archive = cache / name
     if not archive.is_file():
-        print(f"fetching {DEBIAN_POOL}{name}", flush=True)
-        try:
-            urllib.request.urlretrieve(DEBIAN_POOL + name, archive)
-        except (urllib.error.URLError, OSError) as error:
-            fail(3, f"{DEBIAN_POOL}{name} could not be fetched ({error}): name a source tree with --source")
+        fetch(name, archive)
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != expected:
         archive.unlink()
