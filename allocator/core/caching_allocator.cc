@@ -232,11 +232,6 @@ size_t CachingAllocator::LargestFreeBlock(int device_index) {
   return std::max(info.free_bytes, d->LargestFreeBlock());
 }
 
-void CachingAllocator::ForEachLiveBlock(int device_index,
-                                        absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn) {
-  if (DeviceAllocator* d = device(device_index)) d->ForEachLiveBlock(fn);
-}
-
 void CachingAllocator::ForEachBlock(
     int device_index, absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn) {
   if (DeviceAllocator* d = device(device_index)) d->ForEachBlock(fn);

@@ -127,10 +127,8 @@ class CachingAllocator {
   // for.
   size_t LargestFreeBlock(int device);
 
-  // Under the device's lock, in no particular order; `fn` must not call the allocator. The tag may be changed. Blocks
-  // in use and blocks awaiting their free are both live.
-  void ForEachLiveBlock(int device, absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn);
-  // Every block of every segment, segments by address and blocks by address within them. `segment` is the same for all
+  // Under the device's lock; `fn` must not call the allocator. Every block of every segment, segments by address and
+  // blocks by address within them. `segment` is the same for all
   // blocks of a segment. Free blocks have an empty tag.
   void ForEachBlock(
       int device,

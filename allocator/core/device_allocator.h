@@ -119,7 +119,6 @@ class DeviceAllocator {
   void ResetPeakStatistics();
   void ResetAccumulatedStatistics();
   size_t LargestFreeBlock();
-  void ForEachLiveBlock(absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn);
   void ForEachBlock(absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn);
   void WhileLocked(absl::FunctionRef<void()> fn);
   bool UpdateTag(uintptr_t address, absl::FunctionRef<void(const BlockView&, BlockTag&)> fn);

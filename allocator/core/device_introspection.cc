@@ -194,15 +194,6 @@ void DeviceAllocator::FillOutOfMemory(const Request& request, size_t requested, 
   info->rejected = rejected_;
 }
 
-void DeviceAllocator::ForEachLiveBlock(absl::FunctionRef<void(const BlockView&, BlockState, BlockTag&)> fn) {
-  SmallMutexLock lock(mutex_);
-  for (const auto& [address, segment] : segments_) {
-    for (Block* b = index_.Find(address); b != nullptr; b = b->next) {
-      if (b->state == BlockState::kAllocated || b->state == BlockState::kAwaitingFree) fn(ViewOf(*b), b->state, b->tag);
-    }
-  }
-}
-
 void DeviceAllocator::ForEachBlock(
     absl::FunctionRef<void(const SegmentView&, const BlockView&, BlockState, const BlockTag&)> fn) {
   SmallMutexLock lock(mutex_);

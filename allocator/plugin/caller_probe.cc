@@ -8,14 +8,12 @@
 #include <string_view>
 
 #include "allocator/plugin/site_memo.h"
-#include "tracer/format/fast_tls.h"
 
 namespace vramledger {
 namespace {
 
 constexpr int kMaxFrames = 12;
 
-VRAMLEDGER_FAST_TLS SiteMemo* memo = nullptr;
 
 }  // namespace
 
@@ -49,7 +47,7 @@ void CallerProbe::Load() {
 
 bool CallerProbe::AskedByLibrary(size_t bytes, uint64_t context) const {
   if (torch_cuda_.end == 0 || torch_cpu_.end == 0) return false;
-  return MemoOfThread(memo).Answer(bytes, context, [this] { return WalkStack(); });
+  return CallerMemo().Answer(bytes, context, [this] { return WalkStack(); });
 }
 
 bool CallerProbe::WalkStack() const {

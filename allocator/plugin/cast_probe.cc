@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kMaxFrames = 64;
 
-thread_local SiteMemo* memo = nullptr;
 
 }  // namespace
 
@@ -27,7 +26,7 @@ bool CastProbe::Casts(size_t bytes, uint64_t context) const {
   // Inside a cast autocast reads as disabled; only its depth of nesting on this thread, a plain number, says that it is on.
   enter_();
   if (leave_() == 0) return false;
-  return MemoOfThread(memo).Answer(bytes, context, [this] { return WalkStack(); });
+  return CastMemo().Answer(bytes, context, [this] { return WalkStack(); });
 }
 
 bool CastProbe::WalkStack() const {

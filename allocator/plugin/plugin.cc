@@ -154,6 +154,8 @@ bool Plugin::Initialize() {
       }
       w->AppendMetadata(metadata.dump());
     }
+    // What this thread began before the devices were in use.
+    for (const uint32_t name : phases_.OpenScopeNames()) RecordScope(name, true);
     ready_.store(true, std::memory_order_release);
     if (writer() != nullptr) StartWatching();
   });
@@ -368,20 +370,21 @@ void Plugin::ExitModule() {
   phases_.ExitModule();
 }
 
+void Plugin::RecordScope(uint32_t name, bool begins) {
+  const Phase now = phases_.program_phase();
+  recorder_->Control(RecordKind::kPhase, name, static_cast<uint64_t>(now), begins ? 1 : 0, now);
+}
+
 void Plugin::BeginScope(Phase phase, uint32_t name) {
   phases_.BeginScope(phase, name);
   if (ranges_.enabled() && phase == Phase::kUnknown && name != 0) ranges_.Push(ScopeName(name));
-  if (phase != Phase::kUnknown || name == 0 || !ready_.load(std::memory_order_acquire)) return;
-  const Phase now = phases_.program_phase();
-  recorder_->Control(RecordKind::kPhase, name, static_cast<uint64_t>(now), 1, now);
+  if (phase == Phase::kUnknown && name != 0 && ready_.load(std::memory_order_acquire)) RecordScope(name, true);
 }
 
 void Plugin::EndScope() {
   const uint32_t name = phases_.EndScope();
   if (ranges_.enabled() && name != 0) ranges_.Pop();
-  if (name == 0 || !ready_.load(std::memory_order_acquire)) return;
-  const Phase now = phases_.program_phase();
-  recorder_->Control(RecordKind::kPhase, name, static_cast<uint64_t>(now), 0, now);
+  if (name != 0 && ready_.load(std::memory_order_acquire)) RecordScope(name, false);
 }
 
 bool Plugin::Name(uintptr_t address, Role role, uint32_t name, uint64_t bytes) {

@@ -112,6 +112,8 @@ class Plugin : public PhaseListener, public OutsideHost {
   // With trace_mutex_ or in Initialize(), once there are a trace and devices.
   void StartWatching();
   std::string ScopeName(uint32_t name);
+  // A scope of the program's own, which is no phase.
+  void RecordScope(uint32_t name, bool begins);
 
   int DeviceCount() override { return core_->device_count(); }
   bool DeviceInUse(int device) override { return memory_->HasContext(device); }

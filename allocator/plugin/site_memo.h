@@ -45,13 +45,14 @@ class SiteMemo {
   alignas(64) std::array<Line, kLines> lines_{};
 };
 
-// The calling thread's memo. `memo` is a thread-local pointer of the caller's, null at first (a pointer, since a shared
-// library's own thread-local memory is scarce). What it points to is leaked: allocations outlive thread-local
-// destructors.
-inline SiteMemo& MemoOfThread(SiteMemo*& memo) {
-  if (memo == nullptr) memo = new SiteMemo();
-  return *memo;
-}
+// The calling thread's: what is known of who asked for memory, and of autocast's casts. Given to another thread when this
+// one ends, since programs start threads all the time (torch.nn.DataParallel at each forward). Allocates host memory for
+// a thread's first, when none is spare.
+SiteMemo& CallerMemo();
+SiteMemo& CastMemo();
+
+// How many threads' memos there are, used or spare.
+size_t SiteMemosMade();
 
 }  // namespace vramledger
 

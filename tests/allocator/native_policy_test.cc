@@ -379,7 +379,8 @@ TEST_F(NativePolicy, TagsTravelWithTheBlock) {
   EXPECT_TRUE(allocator_->UpdateTag(b, 0, [](const BlockView&, BlockTag& t) { t.words[0] = 9; }));
   EXPECT_FALSE(allocator_->UpdateTag(static_cast<char*>(b) + 512, 0, [](const BlockView&, BlockTag&) {}));
   int seen = 0;
-  allocator_->ForEachLiveBlock(0, [&](const BlockView& block, BlockState state, BlockTag& t) {
+  allocator_->ForEachBlock(0, [&](const SegmentView&, const BlockView& block, BlockState state, const BlockTag& t) {
+    if (state == BlockState::kFree) return;
     ++seen;
     EXPECT_EQ(state, BlockState::kAllocated);
     if (block.address == reinterpret_cast<uintptr_t>(a)) {

@@ -327,7 +327,7 @@ TEST(PrivatePoolProperty, NoByteServesTwoAndNoPoolServesAnother) {
       }
       if (i % 5000 != 0) continue;
       std::map<uintptr_t, PoolId> pools;
-      allocator.ForEachLiveBlock(0, [&](const BlockView& block, BlockState state, BlockTag&) {
+      allocator.ForEachBlock(0, [&](const SegmentView&, const BlockView& block, BlockState state, const BlockTag&) {
         if (state == BlockState::kAllocated) pools[block.address] = block.pool_id;
       });
       ASSERT_EQ(pools.size(), live.size());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <thread>
 
 namespace vramledger {
 namespace {
@@ -26,6 +27,17 @@ TEST(SiteMemo, WalksEachPlaceOfALargeModelOnce) {
   }
   EXPECT_GE(walks, 10'000);
   EXPECT_LE(walks, 10'200) << "10,000 places, each walked once but for a few that share a full line";
+}
+
+TEST(SiteMemo, IsHandedOnWhenItsThreadEnds) {
+  const size_t before = SiteMemosMade();
+  for (size_t i = 0; i < 1000; ++i) {
+    std::thread([i] {
+      EXPECT_TRUE(CallerMemo().Answer(512, i, [] { return true; }));
+      EXPECT_FALSE(CastMemo().Answer(512, i, [] { return false; }));
+    }).join();
+  }
+  EXPECT_LE(SiteMemosMade(), before + 1);
 }
 
 }  // namespace

@@ -200,13 +200,17 @@ def test_bad_input_is_one_sentence(bench):
 
 def test_settings_that_contradict_each_other_are_refused(bench):
     config = {"model_type": "llama", **SIZES, "num_key_value_heads": 4}
-    good, odd, deep = (bench.folder / name for name in ("good.json", "odd.json", "deep.json"))
+    good, odd, deep, wide = (bench.folder / name for name in ("good.json", "odd.json", "deep.json", "wide.json"))
     good.write_text(json.dumps(config))
     odd.write_text(json.dumps({**config, "num_key_value_heads": 3}))
     deep.write_text(json.dumps({"model_type": "t5", **LANGUAGE_MODELS["t5"], "num_layers": 4, "num_decoder_layers": 9999}))
+    vit = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512, "image_size": 4096, "patch_size": 1}
+    wide.write_text(json.dumps({"model_type": "vit", **vit}))
     for path, options, words in (
         (good, ["--precision", "fp16", "--dtype", "float32"], "--precision fp16 and --dtype float32 contradict each other"),
         (good, ["--zero", "3"], "give --data-parallel too"),
+        (good, ["--cublas-workspace", ":16777216:16777216" * 30], "--cublas-workspace"),
+        (wide, ["--batch", "65536", "--attention", "eager"], "the batch and the sequence are too large for this model"),
         (good, ["--checkpoint", "every:99"], "every:99 is more than the 2 layers"),
         (odd, [], "4 heads for queries, which 3 for keys and values do not divide"),
         (deep, [], "the model has 10003 layers, more than 10,000"),
@@ -214,7 +218,7 @@ def test_settings_that_contradict_each_other_are_refused(bench):
         done = bench.run([TOOL, "estimate", path, *options], check=False)
         assert done.returncode == 2 and words in done.stderr, (options, done.stderr)
         assert len(done.stderr.strip().splitlines()) == 1
-    for options in (["--precision", "bf16", "--dtype", "bfloat16"], ["--zero", "3", "--data-parallel", "4"], ["--checkpoint", "every:2"]):
+    for options in (["--precision", "bf16", "--dtype", "bfloat16"], ["--zero", "3", "--data-parallel", "4"], ["--zero", "1", "--context-parallel", "4"], ["--checkpoint", "every:2"]):
         bench.run([TOOL, "estimate", good, *options])
 
 
@@ -253,6 +257,16 @@ def test_the_batch_of_a_live_module_is_that_of_its_inputs(monkeypatch):
     tokens = torch.nn.Sequential(torch.nn.Embedding(100, 64), small_network()).train()
     answer = vramledger.estimate(tokens, {"input": torch.ones(4, 12, dtype=torch.int64)})
     assert (answer["batch"], answer["sequence"]) == (4, 12)
+    class Positions(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(8, 4)
+
+        def forward(self, x):
+            return x + self.table(torch.arange(8))
+
+    with torch.device("meta"):
+        assert vramledger.estimate(Positions(), torch.ones(2, 8, 4))["batch"] == 2
     for setting in ({"batch": 3}, {"sequence": 64}, {"precision": "bf16"}):
         with pytest.raises(vramledger.EstimateError, match=f"--{next(iter(setting))} has no effect on Sequential"):
             vramledger.estimate(network, torch.randn(32, 64), **setting)

@@ -80,6 +80,20 @@ def test_a_phase_of_ones_own_is_in_the_trace(bench):
     assert "my metric" in bench.tool("report", bench.folder / "t.vlt").stdout
 
 
+def test_a_phase_of_ones_own_may_begin_before_the_device_is_in_use(bench):
+    bench.dryrun("""
+    import torch, vramledger
+    with vramledger.phase("setup"):
+        with vramledger.phase("tables"):
+            kept = torch.ones(1 << 18, device="cuda")
+        more = torch.ones(1 << 18, device="cuda")
+    with vramledger.phase("later"):
+        pass
+    """, allocator="plugin", trace="t.vlt")
+    own = bench.json("report", bench.folder / "t.vlt")["own_phases"]
+    assert [(phase["name"], phase["times"], phase["rise_bytes"]) for phase in own] == [("setup", 1, 2 << 20), ("tables", 1, 1 << 20), ("later", 1, 0)]
+
+
 def test_what_torch_load_makes_belongs_to_load(bench):
     bench.dryrun("""
     import torch
@@ -106,6 +120,23 @@ def test_averaged_copies_get_no_gradient_in_the_formulas(bench):
     rows = {row["category"]: row for row in bench.json("reconcile", bench.folder / "t.vlt")["rows"]}
     assert rows["parameter"]["textbook_bytes"] == 4 * (2 * 512 * 513 + 4 * 513)
     assert rows["gradient"]["textbook_bytes"] == 4 * (512 * 513 + 4 * 513) == rows["gradient"]["requested_bytes"]
+
+
+def test_master_weights_by_hand_do_not_hide_the_gradients(bench):
+    """The optimizer has float32 copies, and the model's own gradients are gone when it steps."""
+    bench.dryrun("""
+    import torch
+    model = torch.nn.Linear(512, 512, device="cuda")
+    masters = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.1)
+    for _ in range(3):
+        model(torch.ones(8, 512, device="cuda")).sum().backward()
+        for master, p in zip(masters, model.parameters()):
+            master.grad, p.grad = p.grad.clone(), None
+        optimizer.step()
+    """, allocator="plugin", trace="t.vlt")
+    rows = {row["category"]: row for row in bench.json("reconcile", bench.folder / "t.vlt")["rows"]}
+    assert rows["gradient"]["textbook_bytes"] == 4 * 512 * 513
 
 
 def test_a_missing_library_is_named_and_the_script_runs(bench):
@@ -136,7 +167,8 @@ def test_an_impossible_trace_path_is_refused_before_the_script_starts(bench):
     script = bench.script("print('STARTED')")
     (bench.folder / "folder.vlt").mkdir()
     for path, sentence in (("/nonexistent/t.vlt", "there is no folder '/nonexistent' for the trace '/nonexistent/t.vlt'"),
-                           ("folder.vlt", "the trace 'folder.vlt' is a folder"), ("script1.py/t.vlt", "there is no folder 'script1.py'")):
+                           ("folder.vlt", "the trace 'folder.vlt' is a folder"),
+                           ("/dev/null", "the trace '/dev/null' cannot be written: it is no regular file"), ("script1.py/t.vlt", "there is no folder 'script1.py'")):
         done = bench.dryrun(script, allocator="plugin", trace=path, check=False)
         assert done.returncode == 2 and f"vramledger: {sentence}" in done.stderr
         assert "STARTED" not in done.stdout

@@ -267,6 +267,15 @@ TEST(Advise, ACaughtFailureThatTrainingWentOnAfterIsNotCounted) {
   ASSERT_NE(s, nullptr);
   EXPECT_GE(s->settings["batch_size"].get<int>(), 20);
   EXPECT_NE(AdviceText(*a, false).find("the program caught it and went on"), std::string::npos);
+  // One that was got over, then one that was not: the latter is the end.
+  const auto twice = Advise(Events(Padded(20) + refused + Step(20) + "phase eval\noom 50M 10M\n"), nullptr, question);
+  ASSERT_TRUE(twice->ran_out.has_value());
+  EXPECT_FALSE(twice->ran_out->went_on);
+  EXPECT_EQ(twice->ran_out->request, uint64_t{50} << 20);
+  // In the second of two runs it counts as little as in the first.
+  const EventInput two = Events(Padded(40) + refused + Step(40)), plain = Events(Padded(40) + Step(40));
+  EXPECT_EQ(Find(*Advise(Events(Padded(20)), &two, question), "LARGEST_BATCH")->settings,
+            Find(*Advise(Events(Padded(20)), &plain, question), "LARGEST_BATCH")->settings);
   // Nothing after it: it was the end.
   EXPECT_FALSE(Advise(Events(Padded(20) + refused), nullptr, question)->baseline_fits);
 }

@@ -284,6 +284,10 @@ TEST(Operators, DamagedJsonIsRefusedWithItsPlace) {
     bad[nlohmann::json::json_pointer(place)] = uint64_t{1} << 62;
     EXPECT_EQ(OperatorList::FromJson(bad).status().message(), "a list of operators has a tensor of an impossible size");
   }
+  // None of them alone, but all of them together.
+  bad = good;
+  for (auto& tensor : bad["tensors"]) tensor[3] = {uint64_t{1} << 52};
+  EXPECT_EQ(OperatorList::FromJson(bad).status().message(), "a list of operators has a tensor of an impossible size");
   // Any one value replaced by any other: read or refused, and what is read can be worked with.
   std::mt19937 random(7);
   const nlohmann::json values[] = {nullptr, -1, 3, 1e300, 18446744073709551615u, "x", nlohmann::json::array(), true};

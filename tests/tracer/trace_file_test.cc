@@ -5,8 +5,11 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -356,6 +359,30 @@ TEST(ByteColumns, HoldByteJOfEveryRecordAndComeBack) {
     }
     ColumnsToRows(columns.data(), records, back.data());
     EXPECT_EQ(back, rows);
+  }
+}
+
+// What a chunk header says of its length must not lead back to the file's start.
+TEST(TraceReader, AChunkLongerThanAnyFileEndsTheTrace) {
+  for (const ChunkType type : {ChunkType::kRing, ChunkType::kColumns, static_cast<ChunkType>(0x21212121)}) {
+    TempFile file;
+    { auto writer = TraceWriter::Create(file.path()); }
+    auto bytes = file.Read();
+    bytes.resize(2 * kFileHeaderBytes);
+    ChunkHeader chunk{};
+    chunk.type = static_cast<uint32_t>(type);
+    chunk.payload_bytes = 0 - uint64_t{2 * kFileHeaderBytes} - 100;
+    chunk.slot_count = 1;
+    chunk.slot_bytes = sizeof(SlotHeader) + kRecordBytes;
+    chunk.records = 1;
+    chunk.header_crc32 = crc32(0, reinterpret_cast<const Bytef*>(&chunk), offsetof(ChunkHeader, header_crc32));
+    std::memcpy(bytes.data() + kFileHeaderBytes, &chunk, sizeof(chunk));
+    file.Write(bytes);
+    auto reader = OpenTrace(file.path());
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_TRUE(ReadAll(**reader).empty());
+    EXPECT_LE((*reader)->health().notes.size(), 3u);
+    EXPECT_NE((*reader)->health().damage.find("chunk at offset 4096 is cut off"), std::string::npos);
   }
 }
 

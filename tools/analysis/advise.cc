@@ -215,16 +215,26 @@ class Adviser {
     return r;
   }
 
-  // A program that caught the failure and finished the step after it: what it asked for in vain is no part of what it
-  // needs.
+  // Takes the failures away after which the program finished their step: it caught them, and what it asked for in vain
+  // is no part of what it needs. The first of them.
+  static std::optional<FailedRequest> TakeWhatWasGotOver(Analysis* analysis) {
+    Timeline& t = analysis->timeline;
+    if (t.failures_total > t.failures.size() || !t.has_steps || t.steps.empty()) return std::nullopt;
+    std::optional<FailedRequest> first;
+    std::erase_if(t.failures, [&](const FailedRequest& f) {
+      if (f.step > t.steps.back().number) return false;
+      if (!first) first = f;
+      return true;
+    });
+    return first;
+  }
+
   void LeaveOutWhatWasGotOver(const Metadata& metadata) {
-    Timeline& t = out_.analysis.timeline;
-    if (t.failures.empty() || t.failures_total > t.failures.size() || !t.has_steps || t.steps.empty() ||
-        t.steps.back().number < t.failures.back().step || out_.analysis.source.health.ended_early)
-      return;
-    out_.ran_out = Describe(t.failures.front(), metadata);
+    if (other_) TakeWhatWasGotOver(&*other_);
+    const std::optional<FailedRequest> first = TakeWhatWasGotOver(&out_.analysis);
+    if (!first || !timeline().failures.empty()) return;
+    out_.ran_out = Describe(*first, metadata);
     out_.ran_out->went_on = true;
-    t.failures.clear();
   }
 
   void ReadFailure(const Metadata& metadata) {

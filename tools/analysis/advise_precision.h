@@ -17,7 +17,7 @@ class PrecisionModel {
  public:
   // A layer of the model, in the order in which they ran: its class, and the bytes and shape of its input.
   void See(const std::string& path, const std::string& kind, uint64_t input_bytes, const std::vector<uint64_t>& in);
-  // `activations`: at their peak. Nothing where it would not lower the peak, or the run has it.
+  // `activations`: at their peak. Nothing where the run has it already.
   std::optional<Suggestion> Suggest(const Timeline& t, const Metadata& metadata,
                                     const std::vector<BlockGroup>& activations) const;
 

@@ -291,7 +291,7 @@ void Contradictions(const CLI::App& command, const Options& o) {
   if (Given(command, "--precision") && Given(command, "--dtype") && kDtypes.at(o.dtype) != o.precision)
     Wrong(Cat("--precision ", o.precision, " and --dtype ", o.dtype, " contradict each other"));
   const Parallelism& p = o.settings.parallel;
-  if (p.zero != 0 && p.data == 1)
+  if (p.zero != 0 && p.data_ranks() == 1 && p.expert_data_ranks() == 1)
     Wrong(Cat("--zero ", p.zero, " shares over data-parallel ranks, and there is one: give --data-parallel too"));
 }
 

@@ -469,7 +469,8 @@ std::optional<uint64_t> ParseCublasWorkspace(std::string_view config) {
     constexpr uint64_t kMost = uint64_t{1} << 24;
     if (!ParseInteger(parts[i], &kib) || !ParseInteger(parts[i + 1], &count) || kib > kMost || count > kMost)
       return std::nullopt;
-    sum += (kib << 10) * count;
+    constexpr uint64_t kMostBytes = uint64_t{1} << 40;
+    if ((sum += (kib << 10) * count) > kMostBytes) return std::nullopt;
   }
   return sum;
 }

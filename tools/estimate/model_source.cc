@@ -128,11 +128,13 @@ absl::Status CheckSettings(const ModelSource& model, const EstimateSettings& s) 
   if (m.kv_lora_rank == 0 && m.kv_heads != 0 && m.heads % m.kv_heads != 0)
     return absl::InvalidArgumentError(
         Cat(m.name, " has ", m.heads, " heads for queries, which ", m.kv_heads, " for keys and values do not divide"));
-  const double tokens =
-      static_cast<double>(s.batch) * static_cast<double>(std::max({s.sequence, s.decoder_sequence, uint64_t{1}}));
+  const uint64_t patches = m.patch == 0 ? 0 : m.image / m.patch;
+  const uint64_t sequence =
+      m.type == "vit" ? patches * patches + 1 : std::max({s.sequence, s.decoder_sequence, uint64_t{1}});
+  const double tokens = static_cast<double>(s.batch) * static_cast<double>(sequence);
   const double widest =
       std::max({static_cast<double>(m.hidden), 2 * static_cast<double>(m.intermediate),
-                static_cast<double>(m.vocabulary), static_cast<double>(m.heads) * static_cast<double>(s.sequence),
+                static_cast<double>(m.vocabulary), static_cast<double>(m.heads) * static_cast<double>(sequence),
                 static_cast<double>(m.heads) * static_cast<double>(m.head_dim)});
   const double routed = static_cast<double>(std::max<uint64_t>(m.experts_per_token, 1));
   if (tokens * widest * routed * static_cast<double>(m.layers + m.decoder_layers + 1) > 1e16)

@@ -159,12 +159,15 @@ bool HasImpossibleSizes(const OperatorList& list) {
   for (const OperatorStorage& s : list.storages) {
     if (s.bytes > kMost || (sum += s.bytes) > kMost) return true;
   }
+  // A tensor may be larger than its storage (expanded), and its gradient is as large as it.
+  uint64_t elements = 0;
   for (const OperatorTensor& t : list.tensors) {
     uint64_t numel = 1;
     for (const uint64_t d : t.shape) {
       if (d != 0 && numel > kMost / 8 / d) return true;
       numel *= d;
     }
+    if ((elements += numel) > kMost / 8) return true;
   }
   return false;
 }

@@ -118,11 +118,6 @@ inline constexpr uint32_t kMaxTextBytes = 400000;
 inline void Store48(uint8_t (&out)[6], uint64_t value) {
   std::memcpy(out, &value, 6);
 }
-inline uint64_t Load48(const uint8_t (&in)[6]) {
-  uint64_t value = 0;
-  std::memcpy(&value, in, 6);
-  return value;
-}
 
 // ---- file header and chunks ----
 

@@ -146,7 +146,8 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
     }
     const auto type = static_cast<ChunkType>(chunk.type);
     const uint64_t payload_offset = offset + sizeof(chunk);
-    if (chunk.payload_bytes > file_bytes - payload_offset) {
+    const bool whole_payload = chunk.payload_bytes <= file_bytes - payload_offset;
+    if (!whole_payload) {
       CutOff(absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ", file_bytes - payload_offset,
                           " are there"));
       if (IsSealed(type)) break;
@@ -176,9 +177,8 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
     } else {
       health_.notes.push_back(absl::StrCat("chunk at offset ", offset, " has an unknown type and was skipped"));
     }
-    const uint64_t next = payload_offset + chunk.payload_bytes;
-    if (next < offset) break;
-    offset = (next + kChunkAlign - 1) / kChunkAlign * kChunkAlign;
+    if (!whole_payload) break;  // nothing can follow, and what it says must not be added to
+    offset = (payload_offset + chunk.payload_bytes + kChunkAlign - 1) / kChunkAlign * kChunkAlign;
   }
   // A process killed between writing a sealed chunk and clearing its slot leaves both: the sealed one is whole.
   pieces_.insert(pieces_.end(), slots.begin(), slots.end());

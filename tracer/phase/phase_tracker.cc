@@ -185,6 +185,14 @@ uint32_t PhaseTracker::EndScope() {
   return 0;
 }
 
+std::vector<uint32_t> PhaseTracker::OpenScopeNames() const {
+  std::vector<uint32_t> names;
+  for (const Scope& scope : State().scopes) {
+    if (scope.phase == Phase::kUnknown && scope.name != 0) names.push_back(scope.name);
+  }
+  return names;
+}
+
 void PhaseTracker::EnterModule(uint32_t name, bool training) {
   ThreadState& t = State();
   const bool root = t.modules.empty();

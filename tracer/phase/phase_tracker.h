@@ -52,6 +52,8 @@ class PhaseTracker {
   void BeginScope(Phase phase, uint32_t name);
   // The string id of the scope that ended if it named no phase of the program (kUnknown), else 0.
   uint32_t EndScope();
+  // The names of the calling thread's open scopes that are no phase, the outermost first.
+  std::vector<uint32_t> OpenScopeNames() const;
   // A module's forward on this thread.
   void EnterModule(uint32_t name, bool training);
   void ExitModule();

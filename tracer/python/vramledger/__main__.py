@@ -27,7 +27,10 @@ def _why_no_trace(path):
         return f"there is no folder '{folder}' for the trace '{path}'"
     if path.is_dir():
         return f"the trace '{path}' is a folder"
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if path.exists() and not path.is_file():
+        return f"the trace '{path}' cannot be written: it is no regular file"
+    # A trace that stands there is replaced, not written into.
+    if not os.access(folder, os.W_OK | os.X_OK):
         return f"the trace '{path}' cannot be written: no permission"
     return None
 

@@ -54,6 +54,7 @@ class RootDescription:
         self.batch_size = None
         self.root_batch = None      # first dimension of the model's own first argument
         self.batch_varies = False
+        self.trains = False         # its forward has run in training mode, with gradients on
         self.layers = []
         self._paths = {id(module): plain_path(root, path) for path, module in root.named_modules()}
         self.measure(root, described)
@@ -75,8 +76,11 @@ class RootDescription:
         ]
 
     def see_trained(self, root, optimized):
-        """What neither an optimizer has nor a backward has reached (an averaged copy) gets no gradient. Whether that changed anything."""
-        trained = {plain_path(root, path): p.requires_grad and (id(p) in optimized or p.grad is not None) for path, p in root.named_parameters()}
+        """What no training forward has used, no optimizer has and no backward has reached (an averaged copy) gets no gradient. Whether that
+        changed anything."""
+        trained = {
+            plain_path(root, path): p.requires_grad and (self.trains or id(p) in optimized or p.grad is not None) for path, p in root.named_parameters()
+        }
         before = [parameter["trainable"] for parameter in self.parameters]
         for parameter in self.parameters:
             parameter["trainable"] = trained.get(parameter["name"], parameter["trainable"])

@@ -59,15 +59,18 @@ def _to_meta(module, inputs):
 
 
 def _on_another_thread(function):
-    """With this thread's autocast and grad mode. A graph made on this one would count as a forward of the training: phases follow the
+    """With this thread's autocast, grad mode and default device. A graph made on this one would count as a forward of the training: phases follow the
     numbers that autograd gives to a thread's nodes."""
     import torch
 
     autocast = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")}
     grad = torch.is_grad_enabled()
+    device = torch.get_default_device()
 
     def run():
         with contextlib.ExitStack() as stack:
+            if device != torch.device("cpu"):
+                stack.enter_context(device)
             for kind, (enabled, dtype) in autocast.items():
                 if enabled:
                     stack.enter_context(torch.autocast(kind, dtype))

@@ -158,6 +158,7 @@ class Hooks:
             _describe.begin(known[1])
             _operators.enter_root(self.library, module, known[1].name, args, kwargs, from_hook=self._calls is None)
         if known is not None and module.training:
+            known[1].trains = known[1].trains or torch.is_grad_enabled()
             self._compare_batch(known[1], args, kwargs)
         self._name_inputs((args, kwargs))
 
