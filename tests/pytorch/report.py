@@ -5,10 +5,7 @@ from collections import defaultdict
 
 # Why a test cannot pass, or does not yet: (way, test) -> reason.
 REASONS = {
-    **{(way, "TestCudaAllocator.test_allocator_backend"): reason for way, reason in (
-        ("torch", "expects PyTorch's `cudaMallocAsync` back end to be current; ours is"),
-        ("observe", "makes PyTorch's `cudaMallocAsync` back end current, which cannot be observed"),
-        ("plugin", "expects PyTorch's `cudaMallocAsync` back end to be current; ours is"))},
+    **{(way, "TestCudaAllocator.test_allocator_backend"): "expects PyTorch's `cudaMallocAsync` back end to be current; ours is" for way in ("torch", "plugin")},
     ("plugin", "TestCudaAllocator.test_allocator_memory_fraction_setting"): "a process that it starts calls `getMemoryFraction`, refused as below",
     ("plugin", "TestCudaAllocator.test_memory_profiler_viz"): "PyTorch's profiler hears of memory from PyTorch's own kind of allocators",
     ("plugin", "TestMemPool.test_mempool_multithread"): "its threads call `createOrIncrefPool`, refused as below",
