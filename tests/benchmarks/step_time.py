@@ -50,6 +50,8 @@ def step_ms(tool, python, script, allocator, folder):
                 processor.append(processor_ns(pid) / 1e6)
     if process.returncode != 0 or len(wall) != STEPS:
         sys.exit(f"{' '.join(command)} failed")
+    if processor[-1] == 0:
+        sys.exit("this kernel keeps no /proc/PID/task/TID/schedstat, so processor time is not known")
     return tuple(statistics.quantiles([b - a for a, b in zip(moments[1:], moments[2:])], n=4)[0] for moments in (processor, wall))
 
 
