@@ -103,6 +103,10 @@ bool Plugin::Initialize() {
       return;
     }
     if (policy_) settings->policy = *policy_;
+    if (observes_ && settings->policy != AllocatorSettings::Policy::kNative) {
+      settings->policy = AllocatorSettings::Policy::kNative;
+      Complain("mode observe watches PyTorch's own allocator: VRAMLEDGER_POLICY has no effect");
+    }
     auto memory = CudaDeviceMemory::Open();
     if (!memory.ok()) {
       initialize_error_ = std::string(memory.status().message());
@@ -302,9 +306,11 @@ std::string Plugin::OutOfMemoryText(const OutOfMemoryInfo& info) {
                                   ", on this stream ", Human(info.largest_free_block_same_stream_bytes), ")");
   if (info.limited_by_fraction) absl::StrAppend(&text, ", limited to ", Human(info.allowed_bytes), " by the memory fraction");
   absl::StrAppend(&text, ". Phase: ", std::string(PhaseName(phases_.program_phase())), ". In use by category:");
+  const char* before = " ";
   for (size_t c = 0; c < kCategoryCount; ++c) {
     if (categories.current[c] <= 0) continue;
-    absl::StrAppend(&text, " ", std::string(CategoryName(static_cast<Category>(c))), " ", Human(static_cast<uint64_t>(categories.current[c])), ";");
+    absl::StrAppend(&text, before, std::string(CategoryName(static_cast<Category>(c))), " ", Human(static_cast<uint64_t>(categories.current[c])));
+    before = ", ";
   }
   return text;
 }

@@ -139,6 +139,24 @@ def test_master_weights_by_hand_do_not_hide_the_gradients(bench):
     assert rows["gradient"]["textbook_bytes"] == 4 * 512 * 513
 
 
+def test_what_has_no_effect_is_said(bench):
+    script = bench.script("""
+    import torch
+    kept = torch.ones(1 << 18, device="cuda")
+    """)
+    done = bench.dryrun(script, allocator="observe", trace="o.vlt", env={"VRAMLEDGER_POLICY": "vmm"})
+    assert "VRAMLEDGER_POLICY has no effect" in done.stderr
+    replayed = bench.tool("replay", bench.folder / "o.vlt").stdout
+    assert "Equal to the recording" in replayed and "Policy native" in replayed
+    # Hooks were there, though no module ran.
+    assert "without hooks" not in bench.tool("report", bench.folder / "o.vlt").stdout
+    done = bench.tool("replay", bench.folder / "o.vlt", "--settings", "backend:cudaMallocAsync", check=False)
+    assert done.returncode == 2 and "backend:cudaMallocAsync is not used" in done.stderr
+    nested = [TOOL, "dryrun", "--trace", "n.vlt", "--", sys.executable, "-m", "vramledger", "run", "--policy", "vmm", "--trace", "other.vlt", script]
+    assert "`run` inside `vramledger dryrun` has no effect" in bench.run(nested).stderr
+    assert not (bench.folder / "other.vlt").exists() and bench.json("report", bench.folder / "n.vlt")["peak"]["rounded_bytes"] == 1 << 20
+
+
 def test_a_missing_library_is_named_and_the_script_runs(bench):
     done = bench.dryrun(EXAMPLES / "dcgan.py", "--batch", "4", "--steps", "1", allocator="plugin", trace="t.vlt",
                         env={"VRAMLEDGER_LIBRARY": "/nonexistent/lib.so"})

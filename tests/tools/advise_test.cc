@@ -280,6 +280,18 @@ TEST(Advise, ACaughtFailureThatTrainingWentOnAfterIsNotCounted) {
   EXPECT_FALSE(Advise(Events(Padded(20) + refused), nullptr, question)->baseline_fits);
 }
 
+// A replay on a card without room for anything must not be one on a card without limit.
+TEST(Advise, ACardThatIsFullWithoutTheAllocatorFitsNothing) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{100} << 20;
+  question.headroom_share = 0;
+  const auto a = Advise(Events(Padded(20) + "used 300M 1000M\n"), nullptr, question);
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(a->usable, 0u);
+  EXPECT_FALSE(a->baseline_fits);
+  for (const Suggestion& s : a->suggestions) EXPECT_FALSE(s.fits) << s.id;
+}
+
 // The optimizer's step stands above the backward by so much; without its temporaries the backward is the peak.
 TEST(Advise, WhatSavesLessThanAHundredthIsNotListed) {
   const auto fused = [](int above) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -135,6 +136,41 @@ TEST(Estimate, OutputsThatTheProgramKeepsStandInTheOptimizersStep) {
   EXPECT_EQ(EstimateMemory(*gpt2, s).peak, kept.peak);
   s.kernels = KernelSet::kMegatron;
   EXPECT_EQ(*EstimateMemory(*gpt2, s).phases.back().categories.activation, 0u);
+}
+
+TEST(Estimate, ModelsWithoutAConfigAreShardedToo) {
+  const auto resnet = LoadModel("torchvision:resnet50");
+  ASSERT_TRUE(resnet.ok());
+  EstimateSettings s;
+  const MemoryEstimate whole = EstimateMemory(*resnet, s);
+  s.parallel.data = 8;
+  s.parallel.zero = 1;
+  EXPECT_NEAR(static_cast<double>(*EstimateMemory(*resnet, s).analytic.optimizer_state),
+              static_cast<double>(*whole.analytic.optimizer_state) / 8, 20000);
+  s.parallel.zero = 3;
+  const MemoryEstimate shared = EstimateMemory(*resnet, s);
+  EXPECT_NEAR(static_cast<double>(*shared.analytic.parameter), static_cast<double>(*whole.analytic.parameter) / 8,
+              5000);
+  EXPECT_LT(*shared.peak, *whole.peak);
+}
+
+TEST(Estimate, HeadsAndLabelsOfAConfig) {
+  nlohmann::json bert = nlohmann::json::parse(
+      R"({"model_type":"bert","architectures":["BertForMaskedLM"],"hidden_size":768,"num_hidden_layers":12,"num_attention_heads":12,)"
+      R"("intermediate_size":3072,"vocab_size":30522,"max_position_embeddings":512})");
+  const auto base = ReadModelConfig(bert);
+  ASSERT_TRUE(base.ok());
+  EXPECT_EQ(CountParameters(*base), 109482240u);
+  EXPECT_TRUE(std::any_of(base->assumptions.begin(), base->assumptions.end(), [](const std::string& text) {
+    return text.find("names BertForMaskedLM: its head is not counted") != std::string::npos;
+  }));
+  bert["masked_head"] = true;
+  EXPECT_EQ(CountParameters(*ReadModelConfig(bert)), 109514298u);  // as transformers counts BertForMaskedLM
+  const auto vit = ReadModelConfig(nlohmann::json::parse(
+      R"({"model_type":"vit","hidden_size":768,"num_hidden_layers":12,"num_attention_heads":12,"intermediate_size":3072,)"
+      R"("id2label":{"0":"no","1":"yes"},"pooler":false})"));
+  ASSERT_TRUE(vit.ok()) << vit.status();
+  EXPECT_EQ(CountParameters(*vit), 85800194u);  // as transformers counts ViTForImageClassification
 }
 
 TEST(Estimate, ConvolutionOutput) {

@@ -85,7 +85,7 @@ class Adviser {
       }
       if (RanOutForGood() && !out_.ran_out->whole_step) {
         s.fits = false;
-        s.method += "; a lower bound, as the run did not finish one step";
+        s.method += "; a lower bound, as the run did not finish a step with all that it holds";
       }
     }
     // Those that fit first; the batch before the others, then by price in time.
@@ -175,7 +175,8 @@ class Adviser {
 
   // The run as it is, where it only does not fit because of fragmentation.
   void ExpandableAlone() {
-    if (!expandable_ || out_.baseline_fits) return;
+    // A replay takes no capacity for a device without limit.
+    if (!expandable_ || out_.baseline_fits || out_.usable == 0) return;
     if (expandable_->reserved > out_.usable) {
       // It may hold less where it must.
       const absl::StatusOr<ReplayReport> tight = ReplayExpandable(out_.usable);
@@ -211,7 +212,12 @@ class Adviser {
     r.phase = f.phase;
     r.peak_at_least = PeakAtLeast(t);
     r.device_total = DeviceTotal(t, metadata);
-    r.whole_step = t.has_steps && !t.steps.empty() && t.steps.front().number < f.step;
+    // The first step of an optimizer with states ends with them; what a step needs beside them, the second one shows.
+    const uint64_t steps =
+        t.category_peaks[Index(Category::kOptimizerState)].categories[Index(Category::kOptimizerState)].rounded != 0
+            ? 2
+            : 1;
+    r.whole_step = t.has_steps && t.steps.size() >= steps && t.steps[steps - 1].number < f.step;
     return r;
   }
 

@@ -100,7 +100,7 @@ bool Metadata::has_convolutions() const {
 }
 
 bool Metadata::without_hooks() const {
-  return root_.contains("allocator") && models_.empty() && optimizers_.empty();
+  return root_.contains("allocator") && models_.empty() && optimizers_.empty() && !JsonBool(root_, "hooks");
 }
 
 bool Metadata::optimizers_have(const char* key, bool value) const {

@@ -87,6 +87,8 @@ std::string ReplayText(const ReplayReport& r) {
     text += Cat(equal ? "Equal to the recording: " : "Not equal to the recording: ", Grouped(r.addresses_equal), " of ",
                 Grouped(r.addresses_compared), " addresses, ", Grouped(r.segments_equal), " of ",
                 Grouped(r.segments_compared), " segment events.\n");
+    if (!equal)
+      text += "A trace does not say which requests went to a private pool (CUDA graphs, MemPool): with one, places differ.\n";
   }
   text += Cat("Policy ", r.settings.policy_name(),
               r.settings.ToString().empty() ? std::string(", default settings") : Cat(", ", r.settings.ToString()),

@@ -59,6 +59,7 @@ void RegisterReplay(CLI::App& app) {
     if (command->count("--settings") != 0) {
       const auto settings = AllocatorSettings::Parse(o->settings);
       if (!settings.ok()) throw Failure{kExitUsage, std::string(settings.status().message())};
+      if (!settings->notes.empty()) throw Failure{kExitUsage, Cat("--settings: ", settings->notes.front())};
       question.settings = *settings;
     }
     if (!o->device.empty()) question.capacity_bytes = CapacityOf(o->device);

@@ -97,7 +97,8 @@ class Estimator {
       const uint64_t numel = graph.list.storages[storage].bytes / std::max<uint64_t>(1, DtypeBytes(t.dtype));
       // Factored optimizers see a matrix of the first dimension against the others.
       const uint64_t rows = t.shape.size() < 2 || t.shape[0] == 0 ? numel : t.shape[0];
-      tensors_.push_back({"", rows, t.shape.size() < 2 ? 0 : numel / rows, 1, 1, ModelPart::kEmbedding});
+      tensors_.push_back(
+          {"", rows, t.shape.size() < 2 ? 0 : numel / rows, 1, s_.parallel.data_ranks(), ModelPart::kEmbedding});
       out_.parameters += numel;
     }
     Textbook();

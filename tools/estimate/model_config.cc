@@ -81,7 +81,7 @@ void SetFamily(const json& c, ModelConfig* m) {
   m->tied = Flag(c, "tie_word_embeddings", tied_by_default);
   m->masked_head = Flag(c, "masked_head", false);
   m->has_logits = t == "vit" ? false : !bert || m->masked_head;
-  m->pooler = Flag(c, "pooler", bert && t != "distilbert");
+  m->pooler = Flag(c, "pooler", bert && t != "distilbert" && !m->masked_head);
   m->embedding_norm = bert;
   m->final_norm = Flag(c, "final_norm", !bert);
   if (bert && t != "distilbert") m->token_types = Number(c, {"type_vocab_size"}, t == "bert" ? 2 : 1);
@@ -165,7 +165,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
   m.image = Number(c, {"image_size"}, 224);
   m.patch = Number(c, {"patch_size"}, 16);
   m.channels = Number(c, {"num_channels"}, 3);
-  m.labels = Number(c, {"num_labels"}, m.type == "vit" ? 1000 : 0);
+  const auto names = c.find("id2label");
+  const uint64_t named = names != c.end() && names->is_object() ? names->size() : 0;
+  m.labels = Number(c, {"num_labels"}, m.type == "vit" ? (named != 0 ? named : 1000) : 0);
   m.mtp_layers = Number(c, {"mtp_layers"});
   if (m.vocabulary == 0 && m.type != "vit") return Bad("lacks the vocabulary's size");
   if (m.patch == 0 || m.kv_heads == 0 || m.head_dim == 0 || m.intermediate == 0) return Bad("has a size of 0");
@@ -174,6 +176,13 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
     return Bad(
         "has kv_lora_rank, but lacks the dimensions of its heads (v_head_dim, qk_nope_head_dim, qk_rope_head_dim)");
   SetFamily(c, &m);
+  if (const auto classes = c.find("architectures"); classes != c.end() && classes->is_array() && !m.has_logits) {
+    for (const json& name : *classes) {
+      if (!name.is_string() || name.get<std::string>().find("ForMaskedLM") == std::string::npos) continue;
+      m.assumptions.push_back(Cat("the config names ", name.get<std::string>(),
+                                  ": its head is not counted; with \"masked_head\": true in the config it is"));
+    }
+  }
   m.norms_per_layer = Number(c, {"norms_per_layer"}, m.norms_per_layer);
   m.qk_norm = Flag(c, "qk_norm", m.qk_norm);
   for (const uint64_t size : {m.kv_heads,
@@ -214,14 +223,14 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
 absl::StatusOr<ModelConfig> TorchvisionConfig(const std::string& name) {
   if (name == "vit_b_16") {
     absl::StatusOr<ModelConfig> m = ReadModelConfig(json{{"name", name},
-                                {"config",
-                                 {{"model_type", "vit"},
-                                  {"hidden_size", 768},
-                                  {"num_hidden_layers", 12},
-                                  {"num_attention_heads", 12},
-                                  {"intermediate_size", 3072},
-                                  {"num_labels", 1000},
-                                  {"pooler", false}}}});
+                                                         {"config",
+                                                          {{"model_type", "vit"},
+                                                           {"hidden_size", 768},
+                                                           {"num_hidden_layers", 12},
+                                                           {"num_attention_heads", 12},
+                                                           {"intermediate_size", 3072},
+                                                           {"num_labels", 1000},
+                                                           {"pooler", false}}}});
     if (m.ok()) m->attention_module = m->fused_qkv = true;
     return m;
   }

@@ -62,7 +62,10 @@ absl::StatusOr<std::unique_ptr<TraceWriter>> TraceWriter::Create(const std::stri
     return absl::UnavailableError(absl::StrCat("cannot create the trace '", path, "': ", std::strerror(errno)));
   }
   std::unique_ptr<TraceWriter> writer(new TraceWriter(path, fd, options));
-  if (absl::Status status = writer->Initialize(); !status.ok()) return status;
+  if (absl::Status status = writer->Initialize(); !status.ok()) {
+    ::unlink(path.c_str());  // what stands there is no trace yet
+    return status;
+  }
   return writer;
 }
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import __version__
-from ._install import MODES, POLICIES, InstallError, TraceError, install, installed_by_launcher, trace_name
+from ._install import MODES, POLICIES, InstallError, TraceError, install, installed, installed_by_launcher, trace_name
 
 
 def _say(sentence):
@@ -58,6 +58,10 @@ def _run(options):
     if not options.module and not Path(options.script).is_file():
         _say(f"there is no script '{options.script}'")
         return 2
+    if installed() is not None:
+        _say("`run` inside `vramledger dryrun` has no effect: dryrun has chosen trace, mode and policy (dryrun --allocator native leaves them to run)")
+        _run_script(options)
+        return 0
     trace = None
     if not options.no_trace:
         trace = trace_name(options.trace or _default_trace(options.script))

@@ -94,6 +94,7 @@ def install(trace=None, hooks=True, mode=None, policy=None):
 
         _hooks = Hooks(library)
         _hooks.attach()
+        library.metadata({"hooks": True})
     return library
 
 
@@ -168,6 +169,7 @@ def _attach_from_allocator(path):
     _share_cupti(_library)
     _hooks = Hooks(_library)
     _hooks.attach()
+    _library.metadata({"hooks": True})
 
 
 def _write_metadata(library, torch):
