@@ -150,8 +150,8 @@ def flags(c):
             out += ["--expert-tensor-parallel", c["etp"]]
     if c.get("fsdp_sharding") == "optim_grads_params":
         out += ["--fsdp"]
-    elif c.get("distributed_optimizer"):
-        out += ["--zero", 1]
+    elif c.get("distributed_optimizer") and (max(1, dp // instances) * c.get("cp", 1) > 1 or (c.get("experts") and tp > c.get("ep", 1) * (c.get("etp") or tp))):
+        out += ["--zero", 1]  # over one rank it shares nothing, and the tool says so
     if c.get("recompute") == "full":
         out += ["--checkpoint", f"every:{c.get('recompute_layers', 1)}"]
     elif c.get("recompute") == "selective" and "recompute_modules" not in c:

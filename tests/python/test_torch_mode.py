@@ -167,7 +167,8 @@ def test_a_cpp_program_on_libtorch(bench):
     done = bench.tool("dryrun", "--allocator", "native", "--", BUILD / "bin" / "libtorch_train", trace)
     assert "trained 3 steps" in done.stdout
     report = bench.json("report", trace)
-    categories = report["peak"]["categories"]
+    # Each at its own peak: where that of all is differs between releases.
+    categories = report["category_peaks"]
     parameters = 4 * (1024 * 4096 * 2 + 4096 + 1024)
     assert categories["parameter"]["requested_bytes"] == parameters
     assert categories["gradient"]["requested_bytes"] == parameters
