@@ -57,7 +57,7 @@ def main():
     observe_table(observe)
     print("\n## A training step\n")
     print("A step on the virtual device (kernels do nothing, so what is left is the host's work, of which the allocator is a part): the lower quartile of the steps of a")
-    print("run, runs with and without alternating, medians over them; the ratio is the median over pairs of runs. `native` is PyTorch's own allocator with nothing of ours in the process.")
+    print("run, runs with and without alternating, the smallest of the runs. `native` is PyTorch's own allocator with nothing of ours in the process.")
     print("Processor time is that of all threads, the compression of the trace included.\n")
     print("| model | mode | native, processor ms | traced, processor ms | difference | native, wall ms | traced, wall ms | difference | runs of each |\n|---|---|---|---|---|---|---|---|---|")
     for row in steps:
