@@ -120,7 +120,7 @@ def table():
         "Made by `python tests/python/test_estimate_runs.py`: three training steps on the virtual device (h100-80gb, mode torch), against what `vramledger estimate` says",
         "from the model's configuration alone. Peaks are allocated bytes, in MiB; the last three columns compare the peak of each phase.",
         "",
-        "The corrections in `estimate` were found on these very runs, so the errors here are no forecast for other models: small Llama, Qwen2 and Gemma2 models outside the table came out 6 to 7 % too low, GPT-2 3 %, within the bounds.",
+        "The corrections in `estimate` were found on these very runs, so the errors here are no forecast for other models.",
         "",
         f"{len(rows)} runs, median error {100 * errors[len(errors) // 2]:.1f} %, largest {100 * errors[-1]:.1f} %.",
         "",

@@ -420,8 +420,7 @@ class Estimator {
     std::vector<std::string>& a = out_.assumptions;
     a.push_back(
         "allocated bytes, not reserved ones: blocks are multiples of 512 B, those of 10 MiB or more keep a rest of "
-        "their segment of "
-        "up to 1 MiB; fragmentation and the context come on top");
+        "their segment of up to 1 MiB; fragmentation and the context come on top");
     a.push_back(Cat("the device's compute capability is ", s_.capability / 10, ".", s_.capability % 10,
                     ", so cuBLAS takes ", CublasWorkspace(s_), " B a thread"));
     if (KeepsOutputs())

@@ -20,6 +20,12 @@ bool OverwritesSaved(std::string_view name) {
   return name == "autograd::VocabParallelCrossEntropy";
 }
 
+uint64_t Numel(const OperatorTensor& tensor) {
+  uint64_t numel = 1;
+  for (const uint64_t d : tensor.shape) numel *= d;
+  return numel;
+}
+
 class Walker {
  public:
   Walker(const ForwardGraph& graph, const WalkSettings& settings)
@@ -233,9 +239,7 @@ class Walker {
             made.emplace_back(s, outer);
           } else if (s->producer >= 0) {
             if (OverwritesSaved(op.name) && !s->held) End(s);
-            uint64_t numel = 1;
-            for (const uint64_t d : tensor.shape) numel *= d;
-            made.emplace_back(s, NewGradient(FreshBlock(numel * DtypeBytes(tensor.dtype))));
+            made.emplace_back(s, NewGradient(FreshBlock(Numel(tensor) * DtypeBytes(tensor.dtype))));
           }
         }
       }
@@ -243,10 +247,9 @@ class Walker {
       uint64_t sum_workspace = 0;
       if (const int32_t bias = BiasOf(op);
           bias >= 0 && Tensor(bias).requires_grad && !op.outputs.empty() && op.outputs[0] >= 0) {
-        uint64_t numel = 1;
-        for (const uint64_t d : Tensor(op.outputs[0]).shape) numel *= d;
-        const uint64_t columns = Tensor(op.outputs[0]).shape.empty() ? 1 : Tensor(op.outputs[0]).shape.back();
-        if (columns != 0) sum_workspace = RowSumWorkspace(numel / columns, columns);
+        const OperatorTensor& output = Tensor(op.outputs[0]);
+        const uint64_t columns = output.shape.empty() ? 1 : output.shape.back();
+        if (columns != 0) sum_workspace = RowSumWorkspace(Numel(output) / columns, columns);
       }
       Note(i, sum_workspace);
       out_.parameter_gradients += of_parameters;

@@ -1,5 +1,5 @@
 // Records and their byte columns: byte j of every record, for j from 0 to 31, one column after the other. Neighbours in a
-// column are alike (kinds, high bytes of addresses and times), so zstd packs and unpacks them about twice as fast as rows.
+// column are alike (kinds, high bytes of addresses and times), so zstd packs and unpacks them faster than rows.
 #ifndef VRAMLEDGER_TRACER_FORMAT_BYTE_COLUMNS_H_
 #define VRAMLEDGER_TRACER_FORMAT_BYTE_COLUMNS_H_
 
