@@ -44,9 +44,8 @@ TEST(PluginPolicy, WithoutVirtualMemoryItSaysSoAndServesNatively) {
 
   auto source = OpenTrace(trace.path());
   ASSERT_TRUE(source.ok()) << source.status();
-  Event event;
   size_t segments = 0;
-  while ((*source)->Next(&event)) segments += event.kind == RecordKind::kSegmentAlloc ? 1 : 0;
+  while (const Event* event = (*source)->Next()) segments += event->kind == RecordKind::kSegmentAlloc ? 1 : 0;
   EXPECT_EQ(segments, 1u);
   EXPECT_NE((*source)->metadata_json().find("\"policy\":\"native\""), std::string::npos) << (*source)->metadata_json();
 }

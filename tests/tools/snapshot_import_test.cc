@@ -48,8 +48,8 @@ TEST_P(PublicSnapshot, EndsInItsOwnState) {
   auto source = *input->NewSource();
   std::map<uint64_t, uint64_t> live;
   uint64_t reserved = 0, recorded = 0, last_time = 0;
-  Event e;
-  while (source->Next(&e)) {
+  while (const Event* next = source->Next()) {
+    const Event& e = *next;
     EXPECT_GE(e.time_ns, last_time);
     last_time = e.time_ns;
     if (e.kind == RecordKind::kAlloc) {
@@ -81,9 +81,10 @@ TEST_P(PublicSnapshot, SurvivesTheTraceFormat) {
   ASSERT_TRUE(trace.ok()) << trace.status();
   auto a = *input->NewSource();
   auto b = *trace->NewSource();
-  Event x, y;
-  while (a->Next(&x)) {
-    ASSERT_TRUE(b->Next(&y));
+  while (const Event* of_a = a->Next()) {
+    const Event* of_b = b->Next();
+    ASSERT_NE(of_b, nullptr);
+    const Event &x = *of_a, &y = *of_b;
     ASSERT_EQ(x.kind, y.kind);
     ASSERT_EQ(x.phase, y.phase);
     if (!IsMemoryRecord(x.kind)) continue;
@@ -93,7 +94,7 @@ TEST_P(PublicSnapshot, SurvivesTheTraceFormat) {
     ASSERT_EQ(x.requested_bytes, y.requested_bytes);
     ASSERT_EQ(a->String(x.module), b->String(y.module));
   }
-  EXPECT_FALSE(b->Next(&y));
+  EXPECT_EQ(b->Next(), nullptr);
   EXPECT_FALSE(b->health().ended_early);
   if (!written->addresses_moved) {
     const CheckResult check = CheckEvents(**trace->NewSource());
@@ -152,10 +153,10 @@ TEST(SnapshotImport, ReconstructsWhatWasThereBefore) {
   const auto input = EventInput::Open(Data("medium_ctx128_training"));
   ASSERT_TRUE(input.ok());
   auto source = *input->NewSource();
-  Event e;
   uint64_t before = 0, unmatched = 0;
   std::map<uint64_t, uint64_t> live;
-  while (source->Next(&e)) {
+  while (const Event* next = source->Next()) {
+    const Event& e = *next;
     if (e.kind == RecordKind::kAlloc) {
       if (source->String(e.module) == kBeforeRecordingSite) ++before;
       live[e.address] = e.rounded_bytes;

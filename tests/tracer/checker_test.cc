@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace vramledger {
@@ -10,21 +12,20 @@ namespace {
 
 class ListSource : public EventSource {
  public:
-  explicit ListSource(std::vector<Event> events) : events_(std::move(events)) {}
-  bool Next(Event* event) override {
-    if (next_ == events_.size()) return false;
-    *event = events_[next_];
-    event->sequence = next_++;
-    return true;
+  explicit ListSource(std::vector<Event> events) : events_(std::move(events)) {
+    for (size_t i = 0; i < events_.size(); ++i) events_[i].sequence = i;
   }
   std::string_view String(uint32_t) const override { return {}; }
   const std::string& metadata_json() const override { return metadata_; }
   const SourceHealth& health() const override { return health_; }
   std::string_view format() const override { return "list"; }
 
+ protected:
+  std::span<const Event> NextBatch() override { return std::exchange(rest_, {}); }
+
  private:
   std::vector<Event> events_;
-  size_t next_ = 0;
+  std::span<const Event> rest_ = events_;
   std::string metadata_ = "{}";
   SourceHealth health_;
 };

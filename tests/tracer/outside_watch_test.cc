@@ -61,8 +61,7 @@ TEST(OutsideWatch, LosesNothingBesideAProgramThatWritesWakesYieldsAndStops) {
   auto reader = OpenTrace(file.path());
   ASSERT_TRUE(reader.ok()) << reader.status();
   uint64_t marks = 0;
-  Event e;
-  while ((*reader)->Next(&e)) marks += e.kind == RecordKind::kMark ? 1 : 0;
+  while (const Event* e = (*reader)->Next()) marks += e->kind == RecordKind::kMark ? 1 : 0;
   EXPECT_LE(marks, kThreads * kRecords);
   EXPECT_GE(marks + (*reader)->health().lost_records, kThreads * kRecords);  // texts may be lost, too
   EXPECT_FALSE((*reader)->health().ended_early);

@@ -36,8 +36,7 @@ MemoryRecord Memory(RecordKind kind, uint64_t address, uint64_t requested) {
 
 std::vector<Event> ReadAll(EventSource& source) {
   std::vector<Event> events;
-  Event e;
-  while (source.Next(&e)) events.push_back(e);
+  while (const Event* e = source.Next()) events.push_back(*e);
   return events;
 }
 
@@ -90,10 +89,10 @@ TEST(TraceFile, KeepsOrderAcrossManyCompressedChunksAndRingGrowth) {
   }
   auto reader = OpenTrace(file.path());
   ASSERT_TRUE(reader.ok());
-  Event e;
   uint64_t seen = 0;
   uint64_t previous = 0;
-  while ((*reader)->Next(&e)) {
+  while (const Event* next = (*reader)->Next()) {
+    const Event& e = *next;
     if ((*reader)->health().lost_records == 0) {
       ASSERT_EQ(e.address, 0x1000 + seen * 512);
     }

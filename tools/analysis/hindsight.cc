@@ -17,11 +17,10 @@ class Pass {
   }
 
   Hindsight Run() {
-    Event e;
-    while (source_.Next(&e)) {
+    while (const Event* e = source_.Next()) {
       ++out_.events;
-      See(e);
-      table_.Apply(e, *this);
+      See(*e);
+      table_.Apply(*e, *this);
     }
     for (const auto& entry : table_.live()) Settle(entry.second, /*at_end=*/true);
     out_.last_allocation.insert(last_allocations_.begin(), last_allocations_.end());

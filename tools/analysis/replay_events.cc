@@ -138,17 +138,16 @@ absl::StatusOr<ReplayHistory> ReadReplayHistory(const EventInput& input, std::op
   {
     absl::StatusOr<std::unique_ptr<EventSource>> probe = input.NewSource();
     if (!probe.ok()) return probe.status();
-    Event e;
-    while ((*probe)->Next(&e) && !IsMemoryRecord(e.kind)) {
-    }
+    const Event* e = (*probe)->Next();
+    while (e != nullptr && !IsMemoryRecord(e->kind)) e = (*probe)->Next();
     initial = JsonUint(Metadata((*probe)->metadata_json()).root(), "initial_events");
   }
 
   std::array<std::unique_ptr<Device>, 256> devices;
-  Event e;
   uint64_t memory_events = 0;
   uint32_t last_module = 0;
-  while (source.Next(&e)) {
+  while (const Event* next = source.Next()) {
+    const Event& e = *next;
     if (e.kind == RecordKind::kDeviceUsed && devices[e.device] != nullptr) devices[e.device]->Sampled(e);
     if (!IsMemoryRecord(e.kind)) continue;
     last_module = std::max(last_module, e.module);

@@ -45,9 +45,8 @@ class Pass {
   }
 
   Timeline Run() {
-    Event e;
-    while (source_.Next(&e)) {
-      event_ = &e;
+    while ((event_ = source_.Next()) != nullptr) {
+      const Event& e = *event_;
       ++out_.events;
       out_.duration_ns = std::max(out_.duration_ns, e.time_ns);
       sites_.See(source_, IsMemoryRecord(e.kind) ? e.module : 0);
@@ -313,7 +312,6 @@ class Pass {
       s.reserved_bytes = now_.reserved_bytes;
       out_.steps.push_back(std::move(s));
     }
-    event_ = nullptr;
     out_.end = now_;
     out_.end.time_ns = out_.duration_ns;
     out_.end.step = step_;
@@ -390,10 +388,11 @@ class GroupPass {
   }
 
   std::vector<std::vector<BlockGroup>> Run() {
-    Event e;
-    while ((next_ < order_.size() || !held_.empty()) && source_.Next(&e)) {
-      table_.Apply(e, *this);
-      for (; next_ < order_.size() && e.sequence >= questions_[order_[next_]].sequence; ++next_) Hold(order_[next_]);
+    while (next_ < order_.size() || !held_.empty()) {
+      const Event* e = source_.Next();
+      if (e == nullptr) break;
+      table_.Apply(*e, *this);
+      for (; next_ < order_.size() && e->sequence >= questions_[order_[next_]].sequence; ++next_) Hold(order_[next_]);
     }
     for (const auto& entry : table_.live()) OnEnd(entry.second);
     std::vector<std::vector<BlockGroup>> out(questions_.size());

@@ -114,8 +114,8 @@ void Csv(EventSource& source, const Hindsight& hindsight, Sink& sink) {
       "sequence,time_ns,kind,phase,device,thread,stream,address,requested_bytes,rounded_bytes,flags,text,a,b,c,"
       "category\n");
   uint64_t ordinal = 0;
-  Event e;
-  while (source.Next(&e)) {
+  while (const Event* next = source.Next()) {
+    const Event& e = *next;
     const bool memory = IsMemoryRecord(e.kind);
     const bool no_text = !memory && !ControlHasText(e.kind);
     sink.Put(Cat(e.sequence, ",", e.time_ns, ",", KindName(e.kind), ",", PhaseName(e.phase), ",", uint32_t{e.device},
@@ -134,9 +134,9 @@ void Csv(EventSource& source, const Hindsight& hindsight, Sink& sink) {
 void Json(EventSource& source, const Hindsight& hindsight, Sink& sink) {
   uint64_t ordinal = 0;
   sink.Put("{\"schema\": \"vramledger.events/1\",\n\"events\": [");
-  Event e;
   const char* separator = "\n";
-  while (source.Next(&e)) {
+  while (const Event* next = source.Next()) {
+    const Event& e = *next;
     nlohmann::ordered_json j = {
         {"sequence", e.sequence}, {"time_ns", e.time_ns}, {"kind", KindName(e.kind)}, {"phase", PhaseName(e.phase)},
         {"device", e.device},     {"thread", e.thread},   {"flags", e.flags}};

@@ -2,7 +2,9 @@
 #ifndef VRAMLEDGER_TOOLS_FOREIGN_EVENT_LIST_H_
 #define VRAMLEDGER_TOOLS_FOREIGN_EVENT_LIST_H_
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,13 +45,9 @@ struct EventList {
 
 class EventListSource final : public EventSource {
  public:
-  explicit EventListSource(std::shared_ptr<const EventList> list) : list_(std::move(list)) {}
+  explicit EventListSource(std::shared_ptr<const EventList> list, EventFollower follow = nullptr)
+      : list_(std::move(list)), follow_(std::move(follow)) {}
 
-  bool Next(Event* event) override {
-    if (next_ == list_->events.size()) return false;
-    *event = list_->events[next_++];
-    return true;
-  }
   std::string_view String(uint32_t id) const override {
     return id < list_->strings.size() ? std::string_view(list_->strings[id]) : std::string_view();
   }
@@ -57,8 +55,23 @@ class EventListSource final : public EventSource {
   const SourceHealth& health() const override { return list_->health; }
   std::string_view format() const override { return list_->format; }
 
+ protected:
+  std::span<const Event> NextBatch() override {
+    const auto rest = std::span(list_->events).subspan(next_);
+    const auto batch = rest.first(std::min(rest.size(), kBatchEvents));
+    next_ += batch.size();
+    if (follow_ == nullptr) return batch;
+    followed_.assign(batch.begin(), batch.end());
+    follow_(followed_);
+    return followed_;
+  }
+
  private:
+  static constexpr size_t kBatchEvents = 1024;
+
   std::shared_ptr<const EventList> list_;
+  const EventFollower follow_;
+  std::vector<Event> followed_;  // the batch, where events are changed
   size_t next_ = 0;
 };
 

@@ -94,9 +94,9 @@ std::map<uint64_t, uint64_t> MoveApart(std::vector<uint64_t> addresses) {
 absl::StatusOr<WrittenTrace> WriteTrace(EventSource& probe, EventSource& source, const std::string& path) {
   WrittenTrace written;
   std::vector<uint64_t> addresses;
-  Event e;
   uint64_t events = 0;
-  while (probe.Next(&e)) {
+  while (const Event* next = probe.Next()) {
+    const Event& e = *next;
     ++events;
     if (!IsMemoryRecord(e.kind) || e.kind == RecordKind::kOutOfMemory) continue;
     if (e.address % kAddressUnit != 0) written.addresses_moved = true;
@@ -115,8 +115,8 @@ absl::StatusOr<WrittenTrace> WriteTrace(EventSource& probe, EventSource& source,
   if (!probe.health().notes.empty()) metadata["import_notes"] = probe.health().notes;
   (*writer)->AppendMetadata(metadata.dump());
   Encoder encoder(source, **writer, moved);
-  while (source.Next(&e)) {
-    encoder.Append(e);
+  while (const Event* e = source.Next()) {
+    encoder.Append(*e);
     ++written.records;
   }
   (*writer)->Close();

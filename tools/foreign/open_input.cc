@@ -1,6 +1,7 @@
 #include "tools/foreign/open_input.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -38,29 +39,22 @@ absl::StatusOr<std::shared_ptr<const EventList>> ReadForeign(const std::string& 
                                         LooksLikeText(start) ? "text" : "bytes that are neither, at byte 0"));
 }
 
-// Fills in what an event does not say itself but the ones before it do.
-class FollowedSource final : public EventSource {
+// Modules and nodes of allocations in backward, and stacks.
+class Follower {
  public:
-  explicit FollowedSource(std::unique_ptr<EventSource> inner) : inner_(std::move(inner)) {}
-
-  bool Next(Event* event) override {
-    if (!inner_->Next(event)) return false;
-    modules_.See(event);
-    if (event->kind == RecordKind::kStack) {
-      if (stacks_.size() <= event->thread) stacks_.resize(size_t{event->thread} + 1);
-      stacks_[event->thread] = event->a;
-    } else if (event->kind == RecordKind::kAlloc && event->thread < stacks_.size()) {
-      event->stack = stacks_[event->thread];
+  void operator()(std::span<Event> events) {
+    for (Event& event : events) {
+      modules_.See(&event);
+      if (event.kind == RecordKind::kStack) {
+        if (stacks_.size() <= event.thread) stacks_.resize(size_t{event.thread} + 1);
+        stacks_[event.thread] = event.a;
+      } else if (event.kind == RecordKind::kAlloc && event.thread < stacks_.size()) {
+        event.stack = stacks_[event.thread];
+      }
     }
-    return true;
   }
-  std::string_view String(uint32_t id) const override { return inner_->String(id); }
-  const std::string& metadata_json() const override { return inner_->metadata_json(); }
-  const SourceHealth& health() const override { return inner_->health(); }
-  std::string_view format() const override { return inner_->format(); }
 
  private:
-  std::unique_ptr<EventSource> inner_;
   BackwardModules modules_;
   std::vector<uint32_t> stacks_;  // by thread
 };
@@ -85,15 +79,8 @@ absl::StatusOr<EventInput> EventInput::Open(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<EventSource>> EventInput::NewSource() const {
-  std::unique_ptr<EventSource> source;
-  if (list_ != nullptr) {
-    source = std::make_unique<EventListSource>(list_);
-  } else {
-    absl::StatusOr<std::unique_ptr<EventSource>> trace = OpenTrace(path_);
-    if (!trace.ok()) return trace.status();
-    source = *std::move(trace);
-  }
-  return std::unique_ptr<EventSource>(std::make_unique<FollowedSource>(std::move(source)));
+  if (list_ != nullptr) return std::make_unique<EventListSource>(list_, Follower());
+  return OpenTrace(path_, Follower());
 }
 
 }  // namespace vramledger

@@ -35,8 +35,8 @@ class Checker {
   explicit Checker(EventSource& source) : source_(source) {}
 
   CheckResult Run() {
-    Event e;
-    while (source_.Next(&e)) {
+    while (const Event* next = source_.Next()) {
+      const Event& e = *next;
       ++result_.events;
       uint64_t& last = last_time_[e.thread];
       if (e.time_ns < last) Violate(e, absl::StrCat("time goes back by ", last - e.time_ns, " ns within thread ", e.thread));

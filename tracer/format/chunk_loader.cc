@@ -45,82 +45,101 @@ ChunkLoader::~ChunkLoader() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ChunkLoader::Load(const TracePiece& piece, LoadedPiece* out) {
+std::string ChunkLoader::Load(const TracePiece& piece) {
   const size_t raw_bytes = size_t{piece.records} * kRecordBytes;
-  out->records.resize(raw_bytes);
-  out->first_sequence = piece.first_sequence;
-  out->error.clear();
+  rows_.resize(raw_bytes);
   if (piece.type == ChunkType::kRing) {
-    if (!ReadFully(fd_, out->records.data(), raw_bytes, piece.offset)) {
-      out->error = absl::StrCat("slot at offset ", piece.offset, " could not be read: ", WhyNot());
-      return;
-    }
+    if (!ReadFully(fd_, rows_.data(), raw_bytes, piece.offset))
+      return absl::StrCat("slot at offset ", piece.offset, " could not be read: ", WhyNot());
     size_t records = piece.records;
-    while (records > 0 && out->records[(records - 1) * kRecordBytes] == 0) --records;
-    out->records.resize(records * kRecordBytes);
-    return;
+    while (records > 0 && rows_[(records - 1) * kRecordBytes] == 0) --records;
+    rows_.resize(records * kRecordBytes);
+    return {};
   }
+  const uint64_t chunk = piece.offset - sizeof(ChunkHeader);
   packed_.resize(piece.payload_bytes);
-  if (!ReadFully(fd_, packed_.data(), packed_.size(), piece.offset)) {
-    out->error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
-                              " could not be read: ", WhyNot());
-    return;
-  }
+  if (!ReadFully(fd_, packed_.data(), packed_.size(), piece.offset))
+    return absl::StrCat("chunk at offset ", chunk, " could not be read: ", WhyNot());
   const bool in_columns = piece.type == ChunkType::kColumns;
   if (in_columns) columns_.resize(raw_bytes);
-  std::vector<uint8_t>& raw = in_columns ? columns_ : out->records;
+  std::vector<uint8_t>& raw = in_columns ? columns_ : rows_;
   bool sound = !in_columns || crc32_z(0, packed_.data(), packed_.size()) == piece.crc;
   sound = sound && ZSTD_decompress(raw.data(), raw_bytes, packed_.data(), packed_.size()) == raw_bytes;
   if (in_columns) {
-    ColumnsToRows(columns_.data(), piece.records, out->records.data());
+    ColumnsToRows(columns_.data(), piece.records, rows_.data());
   } else {
     sound = sound && crc32_z(0, raw.data(), raw_bytes) == piece.crc;
   }
-  if (!sound) {
-    out->error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader),
-                              " is damaged (checksum or compression); reading stopped there");
+  if (sound) return {};
+  return absl::StrCat("chunk at offset ", chunk, " is damaged (checksum or compression); reading stopped there");
+}
+
+bool ChunkLoader::Make(LoadedBatch* out) {
+  out->error.clear();
+  out->decoded.count = 0;
+  try {
+    while (out->error.empty() && row_ * kRecordBytes == rows_.size()) {
+      if (piece_ == pieces_.size()) return false;
+      row_ = 0;
+      out->error = Load(pieces_[piece_++]);
+    }
+    if (out->error.empty()) Decode(out);
+  } catch (const std::exception& failure) {
+    out->error = absl::StrCat("chunk at offset ", pieces_[piece_ - 1].offset - sizeof(ChunkHeader),
+                              " could not be held in memory (", failure.what(), ")");
   }
+  if (!out->error.empty()) {  // nothing is read beyond it
+    out->decoded.count = 0;
+    piece_ = pieces_.size();
+    row_ = 0;
+    rows_.clear();
+  }
+  return true;
+}
+
+void ChunkLoader::Decode(LoadedBatch* out) {
+  const uint64_t sequence = pieces_[piece_ - 1].first_sequence;
+  const size_t first = row_;
+  row_ = DecodeRecords(rows_, first, kBatchRecords, sequence, &out->decoded);
+  out->first_sequence = sequence + first;
+  out->records = row_ - first;
+  out->of_last_piece = piece_ == pieces_.size();
+  if (follow_ != nullptr) follow_(out->decoded.events());
 }
 
 void ChunkLoader::Run() {
-  for (const TracePiece& piece : pieces_) {
-    LoadedPiece loaded;
+  for (bool more = true; more;) {
+    LoadedBatch batch;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [this] { return stop_ || ready_.size() < kAhead; });
       if (stop_) return;
       if (!spare_.empty()) {
-        loaded = std::move(spare_.back());
+        batch = std::move(spare_.back());
         spare_.pop_back();
       }
     }
-    try {
-      Load(piece, &loaded);
-    } catch (const std::exception& failure) {
-      loaded.records.clear();
-      loaded.error = absl::StrCat("chunk at offset ", piece.offset - sizeof(ChunkHeader), " could not be held in memory (", failure.what(), ")");
-    }
+    more = Make(&batch);
     {
       std::lock_guard<std::mutex> guard(mutex_);
-      ready_.push_back(std::move(loaded));
+      if (more)
+        ready_.push_back(std::move(batch));
+      else
+        all_made_ = true;
     }
     changed_.notify_all();
   }
 }
 
-bool ChunkLoader::Next(LoadedPiece* out) {
-  if (next_ >= pieces_.size()) return false;
-  if (pieces_.size() < kPiecesWorthAThread) {
-    Load(pieces_[next_++], out);
-    return true;
-  }
+bool ChunkLoader::Next(LoadedBatch* out) {
+  if (pieces_.size() < kPiecesWorthAThread) return Make(out);
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return !ready_.empty(); });
+  changed_.wait(lock, [this] { return all_made_ || !ready_.empty(); });
+  if (ready_.empty()) return false;
   spare_.push_back(std::move(*out));
   *out = std::move(ready_.front());
   ready_.pop_front();
-  ++next_;
   lock.unlock();
   changed_.notify_all();
   return true;

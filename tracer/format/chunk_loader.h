@@ -1,5 +1,5 @@
-// Reads and decompresses the chunks of a trace one ahead of the other, on a thread of its own: half of the cost of
-// reading a trace.
+// Reads, decompresses and decodes the chunks of a trace ahead of their use, on a thread of its own: half of the cost of a
+// report.
 #ifndef VRAMLEDGER_TRACER_FORMAT_CHUNK_LOADER_H_
 #define VRAMLEDGER_TRACER_FORMAT_CHUNK_LOADER_H_
 
@@ -9,9 +9,12 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tracer/format/event.h"
 #include "tracer/format/record.h"
+#include "tracer/format/record_decoder.h"
 
 namespace vramledger {
 
@@ -26,38 +29,53 @@ struct TracePiece {
   ChunkType type = ChunkType::kRing;
 };
 
-struct LoadedPiece {
-  std::vector<uint8_t> records;  // whole records of kRecordBytes
+struct LoadedBatch {
+  DecodedRecords decoded;
   uint64_t first_sequence = 0;
-  std::string error;  // empty, or one sentence with the offset; then there are no records
+  size_t records = 0;          // texts and padding counted, so that gaps between batches can be told
+  bool of_last_piece = false;
+  std::string error;           // empty, or one sentence with the offset; then there are no records
 };
 
-// Thread rule: one thread calls Next(). `pieces` must outlive the loader. Memory: at most kAhead + 1 chunks.
+// Thread rule: one thread calls Next(). `pieces` must outlive the loader. `follow` may be null; it runs on the loader's
+// thread. Memory: one chunk and kAhead + 2 batches.
 class ChunkLoader {
  public:
-  static constexpr size_t kAhead = 4;
+  // A hand-over may wake a thread, which costs as much as some thousand records: small batches are slower than none.
+  static constexpr size_t kBatchRecords = 16384;
+  static constexpr size_t kAhead = 3;
 
-  ChunkLoader(int fd, const std::vector<TracePiece>& pieces) : fd_(fd), pieces_(pieces) {}
+  ChunkLoader(int fd, const std::vector<TracePiece>& pieces, EventFollower follow)
+      : fd_(fd), pieces_(pieces), follow_(std::move(follow)) {}
   ~ChunkLoader();
   ChunkLoader(const ChunkLoader&) = delete;
   ChunkLoader& operator=(const ChunkLoader&) = delete;
 
-  // The next piece, in order; false after the last. Gives the buffer of the one before back in `out`, to be used again.
-  bool Next(LoadedPiece* out);
+  // The next batch, in order; false after the last. Gives the buffers of the one before back in `out`, to be used again.
+  bool Next(LoadedBatch* out);
 
  private:
-  void Load(const TracePiece& piece, LoadedPiece* out);
+  // The next batch on the calling thread; false after the last.
+  bool Make(LoadedBatch* out);
+  // The records of the piece into rows_, or the sentence that says why not.
+  std::string Load(const TracePiece& piece);
+  void Decode(LoadedBatch* out);
   void Run();
 
   const int fd_;
   const std::vector<TracePiece>& pieces_;
-  size_t next_ = 0;  // to be handed out
-  std::vector<uint8_t> packed_, columns_;
+  const EventFollower follow_;
+  // Of Make(), and so of one thread.
+  size_t piece_ = 0;  // index of the one to be loaded next
+  size_t row_ = 0;    // of rows_, to be decoded next
+  std::vector<uint8_t> packed_, columns_, rows_;
+
   std::thread thread_;  // only where there are enough pieces
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<LoadedPiece> ready_;
-  std::vector<LoadedPiece> spare_;
+  std::deque<LoadedBatch> ready_;
+  std::vector<LoadedBatch> spare_;
+  bool all_made_ = false;
   bool stop_ = false;
 };
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -32,14 +33,13 @@ constexpr const char* kLossNames[] = {"the buffer was full", "the disk was full"
 
 class TraceReader : public EventSource {
  public:
-  TraceReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  TraceReader(std::string path, int fd, EventFollower follow) : path_(std::move(path)), fd_(fd), follow_(std::move(follow)) {}
   ~TraceReader() override {
     loader_.reset();  // its thread reads from the file
     ::close(fd_);
   }
 
   absl::Status Initialize();
-  bool Next(Event* event) override;
   std::string_view String(uint32_t id) const override {
     const auto it = strings_.find(id);
     return it == strings_.end() ? std::string_view() : std::string_view(it->second);
@@ -54,10 +54,13 @@ class TraceReader : public EventSource {
   const SourceHealth& health() const override { return health_; }
   std::string_view format() const override { return "trace"; }
 
+ protected:
+  std::span<const Event> NextBatch() override;
+
  private:
   absl::Status ScanChunks(uint64_t file_bytes);
-  // The next chunk's records; false at the end and at damage.
-  bool LoadPiece();
+  // At the end and at damage.
+  void Finish();
   void Damaged(std::string sentence) {
     if (health_.damage.empty()) health_.damage = absl::StrCat("'", path_, "' is damaged: ", sentence);
     health_.notes.push_back(std::move(sentence));
@@ -69,19 +72,15 @@ class TraceReader : public EventSource {
     health_.notes.push_back(std::move(sentence));
     health_.ended_early = true;
   }
-  bool AbsorbText(const ControlRecord& head);
-  void Decode(const uint8_t* slot, Event* event) const;
+  void Absorb(DecodedText* text);
 
   const std::string path_;
   const int fd_;
+  EventFollower follow_;
   FileHeader header_{};
   std::vector<TracePiece> pieces_;
   std::optional<ChunkLoader> loader_;  // once the pieces are known
-  LoadedPiece loaded_;
-  size_t pieces_read_ = 0;
-  uint32_t records_in_buffer_ = 0;
-  uint32_t record_index_ = 0;
-  uint64_t buffer_sequence_ = 0;
+  LoadedBatch loaded_;
   std::optional<uint64_t> expected_sequence_;
   uint64_t gap_records_ = 0;
   bool finished_ = false;
@@ -185,132 +184,59 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
   std::stable_sort(pieces_.begin(), pieces_.end(), [](const TracePiece& x, const TracePiece& y) { return x.ordinal < y.ordinal; });
   pieces_.erase(std::unique(pieces_.begin(), pieces_.end(), [](const TracePiece& x, const TracePiece& y) { return x.ordinal == y.ordinal; }),
                 pieces_.end());
-  loader_.emplace(fd_, pieces_);
+  loader_.emplace(fd_, pieces_, std::move(follow_));
   return absl::OkStatus();
 }
 
-bool TraceReader::LoadPiece() {
-  record_index_ = 0;
-  records_in_buffer_ = 0;
-  if (!loader_->Next(&loaded_)) return false;
-  if (!loaded_.error.empty()) {
-    Damaged(loaded_.error);
-    return false;
-  }
-  ++pieces_read_;
-  records_in_buffer_ = static_cast<uint32_t>(loaded_.records.size() / kRecordBytes);
-  buffer_sequence_ = loaded_.first_sequence;
-  if (expected_sequence_ && buffer_sequence_ > *expected_sequence_) gap_records_ += buffer_sequence_ - *expected_sequence_;
-  expected_sequence_ = buffer_sequence_ + records_in_buffer_;
-  return true;
+std::span<const Event> TraceReader::NextBatch() {
+  do {
+    if (finished_ || !loader_->Next(&loaded_) || !loaded_.error.empty()) {
+      Finish();
+      return {};
+    }
+    if (expected_sequence_ && loaded_.first_sequence > *expected_sequence_)
+      gap_records_ += loaded_.first_sequence - *expected_sequence_;
+    expected_sequence_ = loaded_.first_sequence + loaded_.records;
+    for (DecodedText& text : loaded_.decoded.texts) Absorb(&text);
+    // A text cut by the end of a killed trace is the one record that may be lost; elsewhere it is damage.
+    if (!loaded_.of_last_piece || header_.state == static_cast<uint32_t>(TraceState::kClosed)) {
+      for (const uint64_t sequence : loaded_.decoded.cut_texts)
+        health_.notes.push_back(absl::StrCat("record ", sequence, " is a text whose parts are missing; it was skipped"));
+    }
+  } while (loaded_.decoded.count == 0);
+  return loaded_.decoded.events();
 }
 
-bool TraceReader::AbsorbText(const ControlRecord& head) {
-  const uint64_t length = head.b;
-  const uint64_t parts = (length + kContinuationBytes - 1) / kContinuationBytes;
-  if (length > kMaxTextBytes || record_index_ + parts > records_in_buffer_) return false;
-  std::string text;
-  text.reserve(length);
-  for (uint64_t i = 0; i < parts; ++i, ++record_index_) {
-    ContinuationRecord part{};
-    std::memcpy(&part, loaded_.records.data() + size_t{record_index_} * kRecordBytes, sizeof(part));
-    if (part.kind != static_cast<uint8_t>(RecordKind::kContinuation)) return false;
-    text.append(part.text, std::min<uint64_t>(kContinuationBytes, length - text.size()));
+void TraceReader::Finish() {
+  if (std::exchange(finished_, true)) return;
+  if (!loaded_.error.empty()) Damaged(loaded_.error);
+  if (gap_records_ == 0) return;
+  health_.notes.push_back(absl::StrCat(gap_records_, " record numbers are missing in between"));
+  health_.lost_records = std::max(health_.lost_records, gap_records_);
+}
+
+void TraceReader::Absorb(DecodedText* text) {
+  if (text->kind == RecordKind::kString) {
+    strings_[text->id] = std::move(text->text);
+    return;
   }
-  if (static_cast<RecordKind>(head.kind) == RecordKind::kString) {
-    strings_[head.a] = std::move(text);
-    return true;
-  }
-  metadata_bytes_ += text.size();
-  nlohmann::json patch = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  metadata_bytes_ += text->text.size();
+  nlohmann::json patch = nlohmann::json::parse(text->text, nullptr, /*allow_exceptions=*/false);
   if (!patch.is_object() || metadata_bytes_ > kMaxMetadataBytes) {
-    health_.notes.push_back(absl::StrCat("a metadata record is not a JSON object and was skipped (record ",
-                                         buffer_sequence_ + record_index_, ")"));
-    return true;
+    health_.notes.push_back(
+        absl::StrCat("a metadata record is not a JSON object and was skipped (record ", text->end_sequence, ")"));
+    return;
   }
   metadata_.merge_patch(patch);
   metadata_changed_ = true;
-  return true;
-}
-
-// A field of a record, read where it lies: a copy of the whole record would stand between its load and its use.
-template <typename T, size_t kOffset>
-T Field(const uint8_t* slot) {
-  T value;
-  std::memcpy(&value, slot + kOffset, sizeof(value));
-  return value;
-}
-#define FIELD(record, name) Field<decltype(record::name), offsetof(record, name)>(slot)
-// 48-bit fields, which are followed by at least two more bytes of the record.
-#define FIELD48(record, name) (Field<uint64_t, offsetof(record, name)>(slot) & 0xffff'ffff'ffff)
-
-void TraceReader::Decode(const uint8_t* slot, Event* event) const {
-  // Every field is set, rather than the whole cleared first: this runs once for each record.
-  event->kind = static_cast<RecordKind>(FIELD(MemoryRecord, kind));
-  const uint8_t phase = FIELD(MemoryRecord, phase);
-  event->phase = phase < kPhaseCount ? static_cast<Phase>(phase) : Phase::kUnknown;
-  event->device = FIELD(MemoryRecord, device);
-  event->flags = FIELD(MemoryRecord, flags);
-  event->time_ns = FIELD48(MemoryRecord, time48) * kTimeUnitNs;
-  event->thread = FIELD(MemoryRecord, thread);
-  event->node = event->stack = 0;
-  if (IsMemoryRecord(event->kind)) {
-    event->stream = FIELD(MemoryRecord, stream);
-    event->module = FIELD(MemoryRecord, module);
-    event->address = FIELD48(MemoryRecord, address48) * kAddressUnit;
-    event->rounded_bytes = uint64_t{FIELD(MemoryRecord, blocks)} * kBlockUnit;
-    event->requested_bytes = event->rounded_bytes - std::min<uint64_t>(FIELD(MemoryRecord, slack), event->rounded_bytes);
-    event->a = 0;
-    event->b = event->c = 0;
-  } else {
-    event->stream = 0;
-    event->module = 0;
-    event->address = event->rounded_bytes = event->requested_bytes = 0;
-    event->a = FIELD(ControlRecord, a);
-    event->b = FIELD(ControlRecord, b);
-    event->c = FIELD(ControlRecord, c);
-  }
-}
-#undef FIELD
-#undef FIELD48
-
-bool TraceReader::Next(Event* event) {
-  for (;;) {
-    if (record_index_ >= records_in_buffer_) {
-      if (!finished_ && LoadPiece()) continue;
-      if (!finished_ && gap_records_ > 0) {
-        health_.notes.push_back(absl::StrCat(gap_records_, " record numbers are missing in between"));
-        health_.lost_records = std::max(health_.lost_records, gap_records_);
-      }
-      finished_ = true;
-      return false;
-    }
-    const uint8_t* slot = loaded_.records.data() + size_t{record_index_} * kRecordBytes;
-    const auto kind = static_cast<RecordKind>(slot[0]);
-    const uint64_t sequence = buffer_sequence_ + record_index_;
-    ++record_index_;
-    if (IsTextRecord(kind)) {
-      ControlRecord head{};
-      std::memcpy(&head, slot, sizeof(head));
-      // A text cut by the end of a killed trace is the one record that may be lost; elsewhere it is damage.
-      if (!AbsorbText(head) && (pieces_read_ < pieces_.size() || header_.state == static_cast<uint32_t>(TraceState::kClosed))) {
-        health_.notes.push_back(absl::StrCat("record ", sequence, " is a text whose parts are missing; it was skipped"));
-      }
-      continue;
-    }
-    if (!IsMemoryRecord(kind) && !IsControlRecord(kind)) continue;  // padding, continuation, none, or newer than we know
-    Decode(slot, event);
-    event->sequence = sequence;
-    return true;
-  }
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EventSource>> OpenTrace(const std::string& path) {
+absl::StatusOr<std::unique_ptr<EventSource>> OpenTrace(const std::string& path, EventFollower follow) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::NotFoundError(absl::StrCat("cannot open '", path, "': ", std::strerror(errno)));
-  auto reader = std::make_unique<TraceReader>(path, fd);
+  auto reader = std::make_unique<TraceReader>(path, fd, std::move(follow));
   if (absl::Status status = reader->Initialize(); !status.ok()) return status;
   return reader;
 }
