@@ -45,6 +45,41 @@ def test_parameters_can_be_made_while_recording():
     found = _operators.record(Late(), (torch.ones(2, 8),))
     assert [role for size, role in found["storages"] if size == 256] == [_operator_recorder.PARAMETER] * 2
 
+def test_no_state_of_functorch_is_made(bench):
+    """Autograd would copy it for every node of every backward, of all later steps too."""
+    out = bench.dryrun("""
+    import ctypes, os, torch, vramledger
+
+    vramledger.install(trace="t.vlt", mode="torch")
+    library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+    accessor = library._ZN2at9functorch20functorchTLSAccessorEv
+    accessor.restype = ctypes.POINTER(ctypes.c_void_p)  # to a shared pointer, whose first word is the address
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+    print("made:", accessor()[0] is not None)
+    torch._C._functorch.peek_interpreter_stack()
+    print("made by a look at its stack:", accessor()[0] is not None)
+    """)
+    assert "made: False" in out.stdout
+    assert "made by a look at its stack: True" in out.stdout
+
+
+def test_what_runs_within_a_transform_is_not_recorded(bench):
+    out = bench.dryrun("""
+    import torch, vramledger
+    from vramledger import _operators
+
+    vramledger.install(trace="t.vlt", mode="torch")
+    model = torch.nn.Linear(8, 8).cuda()
+    seen = []
+    torch.func.vmap(lambda x: (seen.append(_operators._may_record(model)), x)[1])(torch.ones(2, device="cuda"))
+    print("within:", seen, "outside:", _operators._may_record(model))
+    """)
+    assert "within: [False] outside: True" in out.stdout
+
 
 def test_the_recorder_is_gone_after_a_failed_recording(bench):
     """Whether the recorder itself fails, or the forward that it records."""

@@ -66,7 +66,9 @@ def _left(recorder):
 
 def _may_record(root):
     """Neither within transforms nor where code is compiled: what runs there is not what autograd saves from."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    # Asked of the dispatcher: functorch itself would answer out of state that it first makes for the thread, which autograd then copies
+    # for every node of every backward.
+    if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode):
         return False
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     # PyTorch itself puts None there, for its functions that are never to be compiled.
