@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <random>
 #include <thread>
+#include <vector>
 
 namespace vramledger {
 namespace {
@@ -27,6 +31,34 @@ TEST(SiteMemo, WalksEachPlaceOfALargeModelOnce) {
   }
   EXPECT_GE(walks, 10'000);
   EXPECT_LE(walks, 10'200) << "10,000 places, each walked once but for a few that share a full line";
+}
+
+TEST(SiteMemo, FindsPlacesInAnyOrder) {
+  const auto memo = std::make_unique<SiteMemo>();
+  std::mt19937_64 random(3);
+  std::vector<uint64_t> places(3000);
+  std::generate(places.begin(), places.end(), std::ref(random));
+  int walks = 0;
+  for (int step = 0; step < 4; ++step) {
+    for (const uint64_t place : places) {
+      const bool library = place % 3 == 0;
+      EXPECT_EQ(memo->Answer(512, place, [&] { return ++walks, library; }), library);
+    }
+    std::shuffle(places.begin(), places.end(), random);
+  }
+  EXPECT_EQ(walks, 3000);
+}
+
+TEST(SiteMemo, BeginsAnewWhenItIsFull) {
+  const auto memo = std::make_unique<SiteMemo>();
+  for (uint64_t place = 0; place < 100'000; ++place)
+    ASSERT_EQ(memo->Answer(512, place, [&] { return place % 2 == 0; }), place % 2 == 0);
+  int walks = 0;
+  for (int again = 0; again < 2; ++again) {
+    for (uint64_t place = 0; place < 100; ++place)
+      EXPECT_EQ(memo->Answer(512, place, [&] { return ++walks, place % 2 == 0; }), place % 2 == 0);
+  }
+  EXPECT_EQ(walks, 100) << "what was forgotten is walked once more";
 }
 
 TEST(SiteMemo, IsHandedOnWhenItsThreadEnds) {
