@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
+#include <memory>
 #include <typeinfo>
 #include <vector>
 
@@ -15,9 +16,22 @@ namespace {
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 using StrongTensor = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-struct Watched {
-  WeakTensor parameter;
+struct Parameter {
+  WeakTensor tensor;
   uint32_t name;
+};
+
+struct Gradient {
+  void* address;
+  uint64_t bytes;
+  uint32_t name;
+};
+
+struct Watched {
+  std::vector<Parameter> parameters;
+  // During name_gradients() alone.
+  std::vector<StrongTensor> alive;
+  std::vector<Gradient> gradients;
 };
 
 // One storage of its own, whose pointer says where the bytes are: not a subclass, not sparse, not a fake.
@@ -42,33 +56,37 @@ VRAMLEDGER_EXPORT int vramledger_torch_current_node(uint64_t* sequence, uint64_t
 // Returns a handle for the functions below; null if out of memory.
 VRAMLEDGER_EXPORT void* vramledger_torch_watch_parameters(const uintptr_t* tensors, const uint32_t* names, size_t count) {
   try {
-    auto* list = new std::vector<Watched>();
-    list->reserve(count);
+    auto watched = std::make_unique<Watched>();
+    watched->parameters.reserve(count);
+    watched->alive.reserve(count);
+    watched->gradients.reserve(count);
     for (size_t i = 0; i < count; ++i) {
       const auto strong = StrongTensor::unsafe_reclaim_from_nonowning(reinterpret_cast<c10::TensorImpl*>(tensors[i]));
-      list->push_back({WeakTensor(strong), names[i]});
+      watched->parameters.push_back({WeakTensor(strong), names[i]});
     }
-    return list;
+    return watched.release();
   } catch (const std::exception&) {
     return nullptr;
   }
 }
 
-VRAMLEDGER_EXPORT void vramledger_torch_forget_parameters(void* handle) { delete static_cast<std::vector<Watched>*>(handle); }
+VRAMLEDGER_EXPORT void vramledger_torch_forget_parameters(void* handle) { delete static_cast<Watched*>(handle); }
 
 // Calls name(address, role, string id, bytes) for the gradient of every parameter that has one on a CUDA device. Indices of those whose gradient is not a
 // plain tensor go to `others` (room for as many as are watched), for Python to take apart; returns their count. The caller holds the GIL.
 VRAMLEDGER_EXPORT size_t vramledger_torch_name_gradients(void* handle, int (*name)(void*, int, uint32_t, uint64_t), int role, uint32_t* others) {
   size_t odd = 0;
-  auto& list = *static_cast<std::vector<Watched>*>(handle);
-  for (size_t i = 0; i < list.size(); ++i) {
-    const StrongTensor parameter = list[i].parameter.lock();
-    if (!parameter) continue;
-    if (!IsPlain(*parameter)) {
+  auto& [parameters, alive, gradients] = *static_cast<Watched*>(handle);
+  // First all references, then all gradients, then their names: an atomic operation or a lock between two tensors would let each wait for the
+  // memory of the one before.
+  for (const Parameter& parameter : parameters) alive.push_back(parameter.tensor.lock());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!alive[i]) continue;
+    if (!IsPlain(*alive[i])) {
       others[odd++] = static_cast<uint32_t>(i);
       continue;
     }
-    const at::Tensor gradient = parameter->grad();
+    const at::Tensor& gradient = alive[i]->grad();
     if (!gradient.defined()) continue;
     const c10::TensorImpl& impl = *gradient.unsafeGetTensorImpl();
     if (!IsPlain(impl)) {
@@ -76,8 +94,11 @@ VRAMLEDGER_EXPORT size_t vramledger_torch_name_gradients(void* handle, int (*nam
     } else if (impl.is_cuda()) {
       const c10::Storage& storage = impl.unsafe_storage();
       void* address = storage.data_ptr().get();
-      if (address != nullptr) name(address, role, list[i].name, storage.nbytes());
+      if (address != nullptr) gradients.push_back({address, storage.nbytes(), parameters[i].name});
     }
   }
+  for (const Gradient& gradient : gradients) name(gradient.address, role, gradient.name, gradient.bytes);
+  gradients.clear();
+  alive.clear();
   return odd;
 }

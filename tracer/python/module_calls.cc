@@ -53,6 +53,13 @@ bool Refers(PyObject* reference, PyObject* object) {
 #endif
 }
 
+// The object's own reference without a callback, which is the one that PyWeakref_NewRef gave; its list has it first. That it still has
+// says without a look at the reference that the object is the same.
+bool HasAsFirst(PyObject* object, PyObject* reference) {
+  const Py_ssize_t offset = Py_TYPE(object)->tp_weaklistoffset;
+  return offset != 0 && *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset) == reference;
+}
+
 void Forget() {
   // Dropping a reference may run code that comes back here.
   auto old = std::move(*state.known);
@@ -83,7 +90,7 @@ bool Forgiven() {
 // The string id of the module's path; 0 when it has none, or with an exception set. `follow`: whether the call is one of the program's.
 uint32_t NameOf(PyObject* module, bool* follow) {
   const auto it = state.known->find(module);
-  if (it != state.known->end() && Refers(it->second.reference, module)) return it->second.name;
+  if (it != state.known->end() && (HasAsFirst(module, it->second.reference) || Refers(it->second.reference, module))) return it->second.name;
   PyObject* id = PyObject_CallOneArg(state.meet, module);
   *follow = id != Py_False;
   const bool met = id != nullptr && *follow && PyLong_Check(id);
@@ -139,7 +146,8 @@ PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
   const uint32_t name = NameOf(module, &follow);
   if (PyErr_Occurred()) return nullptr;
   if (!follow) return state.original(callable, args, nargsf, names);
-  if (state.depth() == 0) {
+  const bool outermost = state.depth() == 0;
+  if (outermost) {
     PyObject* positional = Positional(args + 1, count - 1);
     PyObject* keywords = Keywords(args + count, names);
     const bool goes_on = Tell(state.root, module, positional, keywords);
@@ -147,10 +155,13 @@ PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
     Py_XDECREF(keywords);
     if (!goes_on) return nullptr;
   }
-  PyObject* training = PyObject_GetAttr(module, state.training);
-  const int trains = training != nullptr ? PyObject_IsTrue(training) : 0;
-  Py_XDECREF(training);
-  if (PyErr_Occurred()) PyErr_Clear();
+  int trains = 1;
+  if (outermost) {  // which alone decides between forward and eval
+    PyObject* training = PyObject_GetAttr(module, state.training);
+    trains = training != nullptr ? PyObject_IsTrue(training) : 0;
+    Py_XDECREF(training);
+    if (PyErr_Occurred()) PyErr_Clear();
+  }
   state.enter(name, trains > 0);
   PyObject* output = state.original(callable, args, nargsf, names);
   state.exit();
