@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Benchmarks, not tests (core_pair_bench, built on request, has the core alone): ratios against the named rival, into tests/results/cost.md. BUILD: another build folder; RUNS: runs of each model.
+# Benchmarks, not tests (core_pair_bench, built on request, has the core alone): ratios against the named rival, into tests/results/cost.md. BUILD: another build folder; RUNS: runs of the report, and sets of processes for each model.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../tools/setup.sh"
 BUILD="${BUILD:-$ROOT/build}"

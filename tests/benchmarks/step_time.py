@@ -1,74 +1,118 @@
 """Host time of a training step on the virtual device, with our allocator and trace and without: step_time.py VRAMLEDGER PYTHON FOLDER > STEPS.json.
 
-Processor time of all threads of the process, compression of the trace included, and wall time. Runs alternate; a run's figure is the
-lower quartile of its steps after the second, a mode's the smallest of its runs: what else the machine and its host do only adds, up to
-half as much again for seconds on end, so that medians of pairs say more of the host. Progress goes to standard error.
+The machine and its host change speed by half for seconds on end, so that runs one after the other compare the host with itself. Here the
+processes stand side by side and take turns of three steps, in an order drawn anew each round; all wait but that one. The first step of a
+turn brings the process's data back into the caches and is not counted in wall time. PyTorch's own allocator has two processes: the mean
+of both is what the others are compared with, and `control`, one by the other, says what cannot be told apart here. Wall time: the median
+of the rounds' own ratios. Processor time: that of all threads of a process over all its rounds, compression of the trace included. A set
+of fresh processes gives one ratio of each, and the result is the median over the sets with their range. Progress goes to standard error.
 """
 
-import glob
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
-import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-STEPS = int(os.environ.get("STEPS", "60"))
-RUNS = int(os.environ.get("RUNS", "5"))
+TURN, UNCOUNTED = 3, 1  # steps
+WARM_UP = 2             # turns: optimizer states and caches come into being in the first steps
+ROUNDS = int(os.environ.get("ROUNDS", "60"))
+SETS = int(os.environ.get("RUNS", "9"))
 MODELS = {"BERT-base, batch 32": ["bert.py", "--batch", "32"], "ResNet-50, batch 32": ["resnet50.py", "--batch", "32"]}
+MODES = {"native": "native", "control": "native", "torch": "torch", "plugin": "plugin"}
+# After the first step and then after each turn: says the wall time of the turn's counted steps and the process's processor time so far,
+# both in ns, and waits for a byte.
+RUNNER = f"""
+import builtins, os, runpy, sys, time
+show = builtins.print
+ends = []
+def step_ended(*_):
+    ends.append(time.perf_counter_ns())
+    if len(ends) % {TURN} == 1:
+        counted = ends[-1] - ends[-1 - {TURN - UNCOUNTED}] if len(ends) > 1 else 0
+        show("turn", counted, time.process_time_ns(), flush=True)
+        os.read(0, 1)
+builtins.print = step_ended
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def processor_ns(pid):
-    total = 0
-    for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
-        try:
-            with open(path) as file:
-                total += int(file.read().split()[0])
-        except OSError:
-            pass  # the thread has ended
-    return total
+class Trainee:
+    def __init__(self, tool, python, script, mode, folder):
+        command = [tool, "dryrun", "--device", "h100-80gb", "--allocator", MODES[mode]]
+        if MODES[mode] != "native":
+            command += ["--trace", os.path.join(folder, f"step_{mode}.vlt")]
+        runner = os.path.join(folder, "runner.py")
+        with open(runner, "w") as file:
+            file.write(RUNNER)
+        steps = 1 + (WARM_UP + ROUNDS) * TURN
+        command += ["--", python, runner, os.path.join(ROOT, "tools", "examples", script[0]), *script[1:], "--steps", str(steps)]
+        self.command = " ".join(command)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.read()
+
+    def read(self):
+        for line in self.process.stdout:
+            if line.startswith(b"turn "):
+                counted, self.processor_ns = map(int, line.split()[1:])
+                return counted / 1e6 / (TURN - UNCOUNTED)
+        sys.exit(f"{self.command} ended before its time")
+
+    def turn(self):
+        """ms of wall time a step."""
+        self.process.stdin.write(b"g")
+        self.process.stdin.flush()
+        return self.read()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.stdout.read()
+        if self.process.wait() != 0:
+            sys.exit(f"{self.command} failed")
 
 
-def step_ms(tool, python, script, allocator, folder):
-    """Lower quartiles of a run's steps, in ms: processor time, wall time."""
-    command = [tool, "dryrun", "--device", "h100-80gb", "--allocator", allocator]
-    if allocator != "native":
-        command += ["--trace", os.path.join(folder, "step.vlt")]
-    # The tool may stay as the parent of what it runs, so the script says itself which process it is.
-    runner = os.path.join(folder, "say_pid.py")
-    with open(runner, "w") as file:
-        file.write("import os, runpy, sys\nprint('pid', os.getpid())\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n")
-    command += ["--", python, "-u", runner, os.path.join(ROOT, "tools", "examples", script[0]), *script[1:], "--steps", str(STEPS)]
-    wall, processor, pid = [], [], None
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if line.startswith("pid "):
-                pid = int(line.split()[1])
-            elif line.startswith("step "):
-                wall.append(1000 * time.perf_counter())
-                processor.append(processor_ns(pid) / 1e6)
-    if process.returncode != 0 or len(wall) != STEPS:
-        sys.exit(f"{' '.join(command)} failed")
-    if processor[-1] == 0:
-        sys.exit("this kernel keeps no /proc/PID/task/TID/schedstat, so processor time is not known")
-    return tuple(statistics.quantiles([b - a for a, b in zip(moments[1:], moments[2:])], n=4)[0] for moments in (processor, wall))
+def one_set(tool, python, script, folder):
+    """For each mode: processor and wall time a step, and their ratios to the native allocator's."""
+    trainees = {mode: Trainee(tool, python, script, mode, folder) for mode in MODES}
+    order = list(trainees)
+    wall = {mode: [] for mode in MODES}
+    for number in range(WARM_UP + ROUNDS):
+        if number == WARM_UP:
+            begun = {mode: trainee.processor_ns for mode, trainee in trainees.items()}
+            wall = {mode: [] for mode in MODES}
+        random.shuffle(order)
+        for mode in order:
+            wall[mode].append(trainees[mode].turn())
+    processor = {mode: (trainee.processor_ns - begun[mode]) / 1e6 / (ROUNDS * TURN) for mode, trainee in trainees.items()}
+    for trainee in trainees.values():
+        trainee.end()
+    # The control is one native process by the other, the rest are by the mean of both.
+    mean = [(a + b) / 2 for a, b in zip(wall["native"], wall["control"])]
+    base_wall = {mode: wall["native"] if mode == "control" else mean for mode in MODES}
+    base = {mode: processor["native"] if mode == "control" else (processor["native"] + processor["control"]) / 2 for mode in MODES}
+    return {mode: {"wall": {"ms": statistics.median(wall[mode]), "native_ms": statistics.median(base_wall[mode]),
+                            "ratio": statistics.median(ours / theirs for ours, theirs in zip(wall[mode], base_wall[mode]))},
+                   "processor": {"ms": processor[mode], "native_ms": base[mode], "ratio": processor[mode] / base[mode]}} for mode in MODES}
 
 
 def main():
     tool, python, folder = sys.argv[1:4]
+    random.seed(1)
     rows = []
     for model, script in MODELS.items():
-        times = {"native": [], "torch": [], "plugin": []}
-        for _ in range(RUNS):
-            for mode, taken in times.items():
-                taken.append(step_ms(tool, python, script, mode, folder))
-            print(f"{model}: " + ", ".join(f"{mode} {taken[-1][0]:.2f} ms (wall {taken[-1][1]:.2f})" for mode, taken in times.items()), file=sys.stderr)
-        for mode in ("torch", "plugin"):
-            row = {"model": model, "mode": mode, "runs": RUNS}
-            for which, name in enumerate(("processor", "wall")):
-                native, traced = (min(t[which] for t in times[kind]) for kind in ("native", mode))
-                row[name] = {"native_ms": native, "traced_ms": traced, "ratio": traced / native}
+        sets = []
+        for _ in range(SETS):
+            sets.append(one_set(tool, python, script, folder))
+            print(f"{model}: " + ", ".join(f"{mode} {taken['wall']['ms']:.2f} ms x{taken['wall']['ratio']:.4f} (processor {taken['processor']['ms']:.2f} x{taken['processor']['ratio']:.4f})" for mode, taken in sets[-1].items()), file=sys.stderr)
+        for mode in list(MODES)[1:]:
+            row = {"model": model, "mode": mode, "sets": SETS, "steps": ROUNDS * TURN}
+            for name in ("processor", "wall"):
+                ratios = [taken[mode][name]["ratio"] for taken in sets]
+                native_ms, traced_ms = (statistics.median(taken[mode][name][which] for taken in sets) for which in ("native_ms", "ms"))
+                row[name] = {"native_ms": native_ms, "traced_ms": traced_ms, "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
             rows.append(row)
     json.dump(rows, sys.stdout, indent=1)
 
