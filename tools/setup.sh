@@ -7,13 +7,14 @@ TORCH_VERSION="${VRAMLEDGER_TORCH_VERSION:-2.11.0}"
 say() { printf '== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# torchvision_for TORCH: the release that was made for it; a release pins its torch exactly.
+# torchvision_for TORCH: the release that says it goes with it. Up to 0.29.0 that is one torch exactly; 0.29.1 and 0.29.2 take 2.14 and newer.
 torchvision_for() {
   case "$1" in
     2.11.*) echo 0.26.0 ;;
     2.12.*) echo 0.27.1 ;;
-    2.15.*) echo 0.29.2 ;;  # PyPI has none for it yet
-    *) die "vramledger was not tested with PyTorch $1: set VRAMLEDGER_TORCH_VERSION to 2.11.0, 2.12.1 or 2.15.0" ;;
+    2.13.*) echo 0.28.0 ;;
+    2.14.* | 2.15.*) echo 0.29.2 ;;
+    *) die "vramledger was not tested with PyTorch $1: set VRAMLEDGER_TORCH_VERSION to 2.11.0, 2.12.1, 2.13.0, 2.14.1 or 2.15.0" ;;
   esac
 }
 
@@ -60,7 +61,7 @@ install_python_packages() {
   fi
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     say "installing Python packages: $wanted (the PyTorch CUDA wheel is about 4.7 GB on disk)"
-    # Apart, because a torchvision that was made for another torch would bring that one.
+    # Apart, because a torchvision that pins another release of the same line (0.27.1 pins 2.12.1) would bring that one.
     "$PYTHON" -m pip install -q --disable-pip-version-check "${PYTHON_PACKAGES[@]/torchvision*/pillow}"
     "$PYTHON" -m pip install -q --disable-pip-version-check --no-deps "${PYTHON_PACKAGES[1]}"
     printf '%s' "$wanted" >"$stamp"
