@@ -273,8 +273,9 @@ class Hooks:
 
     def _name_inputs(self, value, depth=0):
         if isinstance(value, torch.Tensor):
-            # What a graph made is an activation, whatever it is fed to.
-            if value.is_cuda and value.grad_fn is None and not isinstance(value, torch.nn.Parameter):
+            # What a graph made is an activation, whatever it is fed to. Not by grad_fn: to read that makes the node a Python object, which
+            # changes the order in which the graph dies.
+            if value.is_cuda and value.is_leaf and not isinstance(value, torch.nn.Parameter):
                 self._name_tensor(value, INPUT, "input")
         elif depth < 4:
             if isinstance(value, collections.abc.Mapping):

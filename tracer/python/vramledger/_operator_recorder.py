@@ -94,7 +94,7 @@ class Recorder:
     def _mark_inputs(self, inputs):
         for tensor in tensors_in(inputs):
             # As the trace has it: what a model made is an activation, whatever it is fed to.
-            if tensor.grad_fn is None and not isinstance(tensor, torch.nn.Parameter):
+            if tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter):
                 self._set_role(tensor, INPUT)
 
     def _set_role(self, tensor, role):
