@@ -14,6 +14,7 @@ BUILD = Path(os.environ.get("VRAMLEDGER_BUILD", ROOT / "build"))
 TOOL = BUILD / "bin" / "vramledger"
 LIBRARY = BUILD / "lib" / "libvramledger_allocator.so"
 EXAMPLES = ROOT / "tools" / "examples"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).with_name("site")), os.environ.get("PYTHONPATH"))))
 
 
 class Bench:

@@ -43,6 +43,13 @@ ENDINGS = {
         assert os.waitpid(child, 0)[1] == 0
         more = torch.ones(1 << 20, device="cuda")
         """,
+    # site/sitecustomize.py makes this end well: a backward thread that waits for the interpreter when that ends aborts the process, whatever the
+    # allocator.
+    "right_after_a_backward": """
+        model = torch.nn.Linear(64, 64).cuda()
+        sys.setswitchinterval(1000)
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        """,
     # Parked ones: a daemon thread that is inside PyTorch when the interpreter ends aborts the process, whatever the allocator.
     "threads_alive_at_shutdown": """
         import threading
