@@ -51,6 +51,20 @@ TEST_F(LaunchTest, ComposesTheEnvironment) {
   EXPECT_EQ(launch.program, "/bin/sh");
 }
 
+TEST_F(LaunchTest, MemoryThatTheContextWouldTakeWholeIsRefused) {
+  for (const char* little : {"10MiB", "24", "161MiB"}) {
+    options_.memory = little;
+    EXPECT_EQ(Prepare().error, "--memory " + options_.memory + " leaves no memory beside the CUDA context, which takes 160 MiB; "
+                               "write at least 162MiB (or 24GiB, 24GB, a number of bytes)");
+  }
+  options_.memory = "162MiB";
+  EXPECT_EQ(Prepare().environment.at("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY"), "169869312");
+  setenv("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT", "0", 1);
+  options_.memory = "10MiB";
+  EXPECT_EQ(Prepare().environment.at("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY"), "10485760");
+  unsetenv("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT");
+}
+
 TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   const std::string python = folder_ + "/python3";
   fs::copy("/bin/sh", python);

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "tools/virtual_device/core/device_model.h"
+#include "tools/virtual_device/core/memory.h"
 
 namespace vd {
 namespace {
@@ -59,6 +60,12 @@ bool RunThroughPackage(std::vector<std::string>* command, const std::string& mod
   if (!trace.empty()) inserted.insert(inserted.end(), {"--trace", trace});
   command->insert(command->begin() + static_cast<std::ptrdiff_t>(at), inserted.begin(), inserted.end());
   return true;
+}
+
+// What a context takes of the device.
+uint64_t ContextBytes() {
+  const char* said = std::getenv("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT");
+  return said != nullptr && *said != '\0' ? std::strtoull(said, nullptr, 10) : kDefaultContextBytes;
 }
 
 std::string Joined(const std::vector<std::string>& words, const char* separator) {
@@ -143,6 +150,11 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   if (!o.memory.empty()) {
     uint64_t bytes = 0;
     if (!ParseSize(o.memory, &bytes)) return Refuse("'" + o.memory + "' is not a size; write 24GiB, 24GB or a number of bytes");
+    const uint64_t least = ContextBytes() + kGranularity;
+    if (bytes < least) {
+      return Refuse("--memory " + o.memory + " leaves no memory beside the CUDA context, which takes " + std::to_string(ContextBytes() >> 20) +
+                    " MiB; write at least " + std::to_string((least + (1 << 20) - 1) >> 20) + "MiB (or 24GiB, 24GB, a number of bytes)");
+    }
     environment["VRAMLEDGER_VIRTUAL_DEVICE_MEMORY"] = std::to_string(bytes);
   }
   if (o.devices < 1 || o.devices > 16) return Refuse("--devices must be from 1 to 16");

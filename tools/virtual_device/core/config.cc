@@ -10,9 +10,6 @@
 namespace vd {
 namespace {
 
-// Assumed size of a context on the device, when nothing was said. Recorded out-of-memory runs bound it by 155 MiB
-// on one card and 273 MiB on another; it is an assumption and README.md says so.
-constexpr uint64_t kDefaultContextBytes = 160ull << 20;
 constexpr int kMostDevices = 16;
 
 const char* Variable(const char* name) {
