@@ -96,6 +96,27 @@ TEST_F(LaunchTest, TheSummaryIsNamedByTheOptionOrThePureFormsTrace) {
   unsetenv("VRAMLEDGER_TRACE");
 }
 
+TEST_F(LaunchTest, ADeviceReportThatCannotBeWrittenIsRefused) {
+  const std::string folder = folder_ + "/reports";
+  fs::create_directory(folder);
+  const auto refusal = [&](const std::string& report) {
+    options_.report = report;
+    return Prepare().error;
+  };
+  EXPECT_EQ(refusal("/nonexistent/d.json"), "there is no folder '/nonexistent' for the device report '/nonexistent/d.json'");
+  EXPECT_EQ(refusal(folder), "the device report '" + folder + "' is a folder");
+  EXPECT_EQ(refusal(folder + "/"), "the device report '" + folder + "/' is a folder");
+  // A report of an earlier run is removed first, which a device file must not be.
+  EXPECT_EQ(refusal("/dev/null"), "the device report '/dev/null' cannot be written: it is no regular file");
+  EXPECT_EQ(refusal(folder + "/d.json"), "");
+  std::ofstream(folder + "/d.json") << "of an earlier run";
+  EXPECT_EQ(refusal(folder + "/d.json"), "");
+  if (geteuid() != 0) {
+    fs::permissions(folder, fs::perms::owner_read | fs::perms::owner_exec);
+    EXPECT_EQ(refusal(folder + "/e.json"), "the device report '" + folder + "/e.json' cannot be written: no permission");
+  }
+}
+
 TEST_F(LaunchTest, EveryRefusalIsASentence) {
   const auto refusal = [&](auto change) {
     const LaunchOptions before = options_;

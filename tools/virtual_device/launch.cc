@@ -68,6 +68,18 @@ uint64_t ContextBytes() {
   return said != nullptr && *said != '\0' ? std::strtoull(said, nullptr, 10) : kDefaultContextBytes;
 }
 
+// Why no summary can be written there; "" if one can. One that stands there is replaced, not written into.
+std::string WhyNoReport(const std::string& file) {
+  std::error_code ignored;
+  const fs::path path = fs::absolute(file);
+  const std::string folder = path.parent_path().string();
+  if (!fs::is_directory(folder, ignored)) return "there is no folder '" + folder + "' for the device report '" + file + "'";
+  if (fs::is_directory(path, ignored)) return "the device report '" + file + "' is a folder";
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) return "the device report '" + file + "' cannot be written: it is no regular file";
+  if (access(folder.c_str(), W_OK | X_OK) != 0) return "the device report '" + file + "' cannot be written: no permission";
+  return "";
+}
+
 std::string Joined(const std::vector<std::string>& words, const char* separator) {
   std::string out;
   for (const std::string& word : words) {
@@ -175,6 +187,7 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   } else {
     return Refuse("'" + o.allocator + "' is not an allocator; use torch, plugin, observe or native");
   }
+  if (const std::string reason = o.report.empty() ? "" : WhyNoReport(o.report); !reason.empty()) return Refuse(reason);
   launch.program = FindProgram(o.command.front());
   if (launch.program.empty()) return Refuse("the command '" + o.command.front() + "' was not found");
 
