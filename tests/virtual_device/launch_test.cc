@@ -81,10 +81,19 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   options_.allocator = "observe";
   EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--mode", "observe", "--trace",
                                                          "/tmp/a.vlt", "-m", "package.train"}));
+  options_.policy = "vmm";
+  options_.stacks = "both";
+  options_.no_hooks = true;
+  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--mode", "observe", "--trace", "/tmp/a.vlt", "--policy",
+                                                         "vmm", "--stacks", "both", "--no-hooks", "-m", "package.train"}));
+  options_.policy = options_.stacks = "";
+  options_.no_hooks = false;
   // Without a choice the package chooses, as it does on a real device.
   options_.allocator = "";
   options_.trace = "";
   EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "-m", "package.train"}));
+  options_.no_trace = true;
+  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--no-trace", "-m", "package.train"}));
 }
 
 TEST_F(LaunchTest, TheSummaryIsNamedByTheOptionOrThePureFormsTrace) {
@@ -134,6 +143,8 @@ TEST_F(LaunchTest, EveryRefusalIsASentence) {
   EXPECT_NE(refusal([](auto& o) { o.command = {"no-such-program"}; }).find("was not found"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.command = {}; }), "");
   EXPECT_NE(refusal([](auto& o) { o.trace = "t.vlt"; }).find("writes no trace"), std::string::npos);
+  EXPECT_EQ(refusal([](auto& o) { o.stacks = "cpp"; }), "--allocator native runs the command as it is: leave --stacks out");
+  EXPECT_EQ(refusal([](auto& o) { o.no_trace = true; }), "--allocator native runs the command as it is: leave --no-trace out");
   EXPECT_NE(refusal([](auto& o) { o.allocator = "mine"; }).find("is not an allocator"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.allocator = "torch"; }).find("must be python"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.allocator = "plugin"; }).find("must be python"), std::string::npos);

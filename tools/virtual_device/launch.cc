@@ -42,9 +42,20 @@ std::string FindProgram(const std::string& name) {
   return "";
 }
 
-// python train.py ARGS -> python -m vramledger run [--mode MODE] [--trace FILE] train.py ARGS; -m MODULE likewise. Options of the
+// What `python -m vramledger run` is given on.
+std::vector<std::string> OptionsOfRun(const LaunchOptions& o) {
+  std::vector<std::string> words;
+  for (const auto& [option, value] : {std::pair("--trace", o.trace), std::pair("--policy", o.policy), std::pair("--stacks", o.stacks)}) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  }
+  if (o.no_trace) words.emplace_back("--no-trace");
+  if (o.no_hooks) words.emplace_back("--no-hooks");
+  return words;
+}
+
+// python train.py ARGS -> python -m vramledger run [--mode MODE] OPTIONS train.py ARGS; -m MODULE likewise. Options of the
 // interpreter stay in front. False: no script or module in the command.
-bool RunThroughPackage(std::vector<std::string>* command, const std::string& mode, const std::string& trace) {
+bool RunThroughPackage(std::vector<std::string>* command, const std::string& mode, const std::vector<std::string>& options) {
   const std::string name = fs::path(command->front()).filename().string();
   if (name.rfind("python", 0) != 0) return false;
   size_t at = 1;
@@ -57,7 +68,7 @@ bool RunThroughPackage(std::vector<std::string>* command, const std::string& mod
   if (at >= command->size()) return false;
   std::vector<std::string> inserted = {"-m", "vramledger", "run"};
   if (!mode.empty()) inserted.insert(inserted.end(), {"--mode", mode});
-  if (!trace.empty()) inserted.insert(inserted.end(), {"--trace", trace});
+  inserted.insert(inserted.end(), options.begin(), options.end());
   command->insert(command->begin() + static_cast<std::ptrdiff_t>(at), inserted.begin(), inserted.end());
   return true;
 }
@@ -176,7 +187,7 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   }
   launch.command = o.command;
   if (o.allocator.empty() || o.allocator == "plugin" || o.allocator == "torch" || o.allocator == "observe") {
-    if (!RunThroughPackage(&launch.command, o.allocator, o.trace)) {
+    if (!RunThroughPackage(&launch.command, o.allocator, OptionsOfRun(o))) {
       return Refuse((o.allocator.empty() ? "" : "with --allocator " + o.allocator + " ") +
                     "the command must be python with a script or -m MODULE; use --allocator native for anything else");
     }
@@ -184,6 +195,8 @@ Launch PrepareLaunch(const LaunchOptions& o) {
     if (!o.trace.empty()) {
       return Refuse("PyTorch's own allocator writes no trace; use --allocator observe to watch it, or plugin or torch to replace it");
     }
+    if (const std::vector<std::string> idle = OptionsOfRun(o); !idle.empty())
+      return Refuse("--allocator native runs the command as it is: leave " + idle.front() + " out");
   } else {
     return Refuse("'" + o.allocator + "' is not an allocator; use torch, plugin, observe or native");
   }

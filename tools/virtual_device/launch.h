@@ -16,6 +16,9 @@ struct LaunchOptions {
   std::string address_order = "up";  // up, down
   std::string allocator;             // torch, plugin, observe, native; "" = what `python -m vramledger run` takes by itself
   std::string trace;                 // where the trace goes; not with native
+  // Options of `run`, which judges them; not with native.
+  std::string policy, stacks;        // "" = not given
+  bool no_trace = false, no_hooks = false;
   std::string delay_seed;            // "" = work completes at once
   std::string report;                // where the summary of the device goes; "" = beside the trace
   std::vector<std::string> command;  // python train.py ...
