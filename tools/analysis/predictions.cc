@@ -31,7 +31,7 @@ OptimizerStep PredictOptimizerStep(const Timeline& t, const Metadata& metadata) 
     const uint64_t gone = out.temporary - std::min(out.temporary, kept);
     const uint64_t peak = PeakWithout(
         t, [&](Phase p, const Moment&) { return p == Phase::kOptimizer ? static_cast<int64_t>(gone) : int64_t{0}; });
-    return peak < PeakAtLeast(t) ? std::optional<uint64_t>(peak) : std::nullopt;
+    return LowersPeak(t, peak) ? std::optional<uint64_t>(peak) : std::nullopt;
   };
   const bool fused = metadata.optimizers_have("fused", true);
   if (!fused) out.fused_peak = keeping(0);

@@ -36,7 +36,8 @@ uint64_t PeakAtLeast(const Timeline& t);
 struct OptimizerStep {
   uint64_t temporary = 0;  // of the step, at the peak
   uint64_t largest = 0;    // of one tensor
-  // The run's peak under another setting; nothing where the run has that setting, or it would not lower the peak.
+  // The run's peak under another setting; nothing where the run has that setting, or it would not lower the
+  // peak (LowersPeak).
   std::optional<uint64_t> fused_peak, foreach_off_peak;
 };
 OptimizerStep PredictOptimizerStep(const Timeline& t, const Metadata& metadata);

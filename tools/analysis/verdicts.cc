@@ -289,7 +289,11 @@ class Judging {
       becomes("foreach=False", *step.foreach_off_peak);
       v.price += ": a slower step for many small tensors";
     }
-    if (v.suggestion.empty()) {
+    if (v.suggestion.empty() && next != nullptr && !LowersPeak(t_, next->total.rounded)) {
+      v.suggestion = Cat("The optimizer's own settings do not lower the peak: ", PhaseName(next->phase), " comes to ",
+                         HumanBytes(next->total.rounded), " too; look for what goes away in both");
+      v.price = "none";
+    } else if (v.suggestion.empty()) {
       v.suggestion =
           "The optimizer's own settings do not lower it: step in smaller groups of parameters, or take an "
           "optimizer that needs less";
