@@ -213,6 +213,23 @@ TEST(Advise, ReservedBytesDecide) {
   EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
 }
 
+TEST(Advise, MoreEventsThanAReplayHoldsAreNotReplayed) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{2} << 30;
+  question.headroom_share = 0;
+  const uint64_t events = Analyze(Events(Padded(20)))->timeline.events;
+  for (const bool within : {true, false}) {
+    question.most_replayed = within ? events : events - 1;
+    const auto a = Advise(Events(Padded(20)), nullptr, question);
+    ASSERT_TRUE(a.ok());
+    const Suggestion* s = Find(*a, "EXPANDABLE_SEGMENTS");
+    ASSERT_NE(s, nullptr);
+    EXPECT_EQ(Contains(s->method, "not replayed"), !within) << s->method;
+    // Without the replay's 2 MiB for what is small: (2048 MiB / 1.05 - 100) / 10 in place of 183.
+    EXPECT_EQ(s->settings["batch_size"].get<int>(), within ? 183 : 185);
+  }
+}
+
 TEST(Advise, ARunThatFragmentationKeepsOutIsReplayedWithExpandableSegments) {
   AdviceQuestion question;
   question.capacity = uint64_t{400} << 20;

@@ -38,8 +38,6 @@ std::string_view BlockPath(std::string_view path) {
   return {};
 }
 
-// A replay holds every event in memory.
-constexpr uint64_t kMostReplayed = 4'000'000;
 constexpr uint64_t kMoreThanAnyCard = uint64_t{512} << 30;
 
 class Adviser {
@@ -152,7 +150,7 @@ class Adviser {
   void MeasureExpandable(const Metadata& metadata) {
     may_expand_ = ratio_ && !metadata.expandable_segments();
     // A request that failed would be served there.
-    if (!may_expand_ || out_.ran_out || timeline().events > kMostReplayed) return;
+    if (!may_expand_ || out_.ran_out || timeline().events > question_.most_replayed) return;
     const absl::StatusOr<ReplayReport> replay = ReplayExpandable(kMoreThanAnyCard);
     if (!replay.ok() || replay->out_of_memory || replay->peak_allocated_bytes == 0) return;
     expandable_ =

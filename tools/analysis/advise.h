@@ -62,6 +62,7 @@ struct AdviceQuestion {
   uint64_t capacity = 0;
   double headroom_share = 0.05;
   std::optional<int> device;
+  uint64_t most_replayed = 4'000'000;  // events; a replay holds them all in memory
 };
 
 // `second`: the same script at another batch size.
