@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
@@ -185,7 +186,13 @@ class Writer {
 
   void Steps() {
     if (t_.steps.size() < 2) return;
-    Title("Peak of each step");
+    std::set<std::string> optimizers;
+    for (const StepSummary& s : t_.steps) {
+      if (!s.optimizer.empty()) optimizers.insert(s.optimizer);
+    }
+    Title(Cat("Peak of each step",
+              optimizers.size() > 1 ? Cat(" (the step of each of the ", optimizers.size(), " optimizers counts as one)")
+                                    : std::string()));
     TextTable table;
     table.Row({"step", "peak B", "phase", "held at its end B", "optimizer"});
     for (size_t i = 0; i < t_.steps.size(); ++i) {
