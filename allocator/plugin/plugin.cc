@@ -305,7 +305,7 @@ std::string Plugin::OutOfMemoryText(const OutOfMemoryInfo& info) {
                                   Human(info.cached_bytes), " cached in segments (largest hole ", Human(info.largest_free_block_bytes),
                                   ", on this stream ", Human(info.largest_free_block_same_stream_bytes), ")");
   if (info.limited_by_fraction) absl::StrAppend(&text, ", limited to ", Human(info.allowed_bytes), " by the memory fraction");
-  absl::StrAppend(&text, ". Phase: ", std::string(PhaseName(phases_.program_phase())), ". In use by category:");
+  absl::StrAppend(&text, ". Phase: ", std::string(PhaseName(phases_.program_phase())), ". In use by category, as known so far (a report sees the whole run):");
   const char* before = " ";
   for (size_t c = 0; c < kCategoryCount; ++c) {
     if (categories.current[c] <= 0) continue;
