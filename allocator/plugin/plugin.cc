@@ -227,6 +227,13 @@ void Plugin::CloseTrace() {
   writer()->Close();
 }
 
+bool Plugin::DropUnusedTrace() {
+  // A forked child's trace is its parent's.
+  if (ready_.load(std::memory_order_acquire) || writer() == nullptr || forked_.load()) return false;
+  CloseTrace();
+  return ::unlink(writer()->path().c_str()) == 0;
+}
+
 BlockTag Plugin::NewTag(size_t bytes) {
   const PhaseTracker::Reading reading = phases_.OnAllocation();
   LiveTag tag;

@@ -65,6 +65,8 @@ class Plugin : public PhaseListener, public OutsideHost {
   std::string OpenTrace(const std::string& path);
   // Seals the trace; later events are not recorded. Idempotent.
   void CloseTrace();
+  // Closes the trace and removes its file, if the devices were never opened. False: nothing done.
+  bool DropUnusedTrace();
 
   PhaseTracker& phases() { return phases_; }
   // Null until the devices could be opened; `error` then says why.

@@ -6,12 +6,9 @@ import runpy
 import sys
 from pathlib import Path
 
-from . import __version__
-from ._install import MODES, POLICIES, InstallError, TraceError, install, installed, installed_by_launcher, trace_name
-
-
-def _say(sentence):
-    print(f"vramledger: {sentence}", file=sys.stderr, flush=True)
+from . import __version__, _children
+from ._install import MODES, POLICIES, InstallError, installed, installed_by_launcher, trace_name
+from ._launch import device_report_is_open, install_or_less, name_device_report, say
 
 
 def _default_trace(script):
@@ -35,51 +32,39 @@ def _why_no_trace(path):
     return None
 
 
-def _name_device_report(trace):
-    """A virtual device writes its summary beside the trace; it reads the name at the first CUDA call, so before PyTorch is imported."""
-    variable = "VRAMLEDGER_VIRTUAL_DEVICE_REPORT"
-    if "VRAMLEDGER_VIRTUAL_DEVICE" not in os.environ or variable in os.environ:
-        return
-    report = os.path.abspath(f"{trace}.device.json")
-    os.environ[variable] = report
-    # One of an earlier run must not be taken for this one's, and the device never overwrites one.
-    Path(report).unlink(missing_ok=True)
-
-
-def _install_or_less(trace, **options):
-    try:
-        return install(trace=trace, **options)
-    except TraceError as error:
-        _say(f"{error}; the script runs without a trace")
-        return install(trace=None, **options)
-
-
 def _run(options):
     if not options.module and not Path(options.script).is_file():
-        _say(f"there is no script '{options.script}'")
+        say(f"there is no script '{options.script}'")
         return 2
     if installed() is not None:
-        _say("`run` inside `vramledger dryrun` has no effect: dryrun has chosen trace, mode and policy (dryrun --allocator native leaves them to run)")
+        say("`run` inside `vramledger dryrun` has no effect: dryrun has chosen trace, mode and policy (dryrun --allocator native leaves them to run)")
         _run_script(options)
         return 0
-    trace = None
+    trace = named = None
+    names_device_report = False
     if not options.no_trace:
-        trace = trace_name(options.trace or _default_trace(options.script))
+        named = options.trace or _default_trace(options.script)
+        trace = trace_name(named)
         if (reason := _why_no_trace(trace)) is not None:
-            _say(reason)
+            say(reason)
             return 2
-        _name_device_report(trace)
+        if names_device_report := device_report_is_open():
+            name_device_report(trace)
     # Where the allocator cannot be put in place, the training run is still worth more than its trace.
     if options.stacks:
         os.environ["VRAMLEDGER_STACKS"] = options.stacks  # read when the library is loaded
+    chosen = {"hooks": not options.no_hooks, "mode": options.mode, "policy": options.policy}
+    command = [options.script, *options.arguments]
     try:
-        library = _install_or_less(trace, hooks=not options.no_hooks, mode=options.mode, policy=options.policy)
+        library = install_or_less(trace, **chosen)
     except InstallError as error:
-        _say(f"{error}; the script runs without vramledger")
+        say(f"{error}; the script runs without vramledger")
         library = None
     else:
         installed_by_launcher()
-        library.metadata({"command": [options.script, *options.arguments]})
+        library.metadata({"command": command})
+        # The script may change the folder before it starts others.
+        _children.follow({"trace": named and os.path.abspath(named), "names_device_report": names_device_report, "command": command, "install": chosen})
     try:
         _run_script(options)
     except KeyboardInterrupt:

@@ -52,6 +52,8 @@ def install(trace=None, hooks=True, mode=None, policy=None):
     Raises InstallError; nothing is changed then.
     """
     global _library, _hooks, _by_launcher
+    import torch  # a process that the launcher follows is given vramledger by this
+
     if _library is not None and _by_launcher:
         # The script would have done it itself; started by the launcher it need not, and what the launcher was told wins.
         _by_launcher = False
@@ -65,8 +67,6 @@ def install(trace=None, hooks=True, mode=None, policy=None):
         raise InstallError(f"policy is {', '.join(map(repr, POLICIES))} or None, not {policy!r}")
     if policy is not None and mode == "observe":
         raise InstallError("mode observe watches PyTorch's own allocator, whose policy is PyTorch's: leave policy out")
-    import torch
-
     if not torch.backends.cuda.is_built():
         raise InstallError(f"this PyTorch ({torch.__version__}) was built without CUDA, so it has no CUDA allocator to replace")
     if torch.cuda.is_initialized() and mode != "observe":

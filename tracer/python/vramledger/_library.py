@@ -80,6 +80,7 @@ class Library:
             ("set_policy", ctypes.c_int, [ctypes.c_char_p]),
             ("open_trace", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
             ("close_trace", None, []),
+            ("drop_unused_trace", ctypes.c_int, []),
             ("has_trace", ctypes.c_int, []),
             ("hooks_active", None, [ctypes.c_int]),
             ("intern", ctypes.c_uint32, [ctypes.c_char_p]),
@@ -139,6 +140,10 @@ class Library:
     def set_policy(self, name):
         """False when there is no such policy."""
         return bool(self._set_policy(name.encode()))
+
+    def drop_unused_trace(self):
+        """Ends the trace and takes its file away if CUDA was never used. True if so."""
+        return bool(self._drop_unused_trace())
 
     def has_trace(self):
         return bool(self._has_trace())
