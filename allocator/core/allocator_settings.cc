@@ -201,6 +201,18 @@ std::optional<AllocatorSettings::Policy> AllocatorSettings::PolicyFromName(std::
   return std::nullopt;
 }
 
+std::string AllocatorSettings::WithoutEffect() const {
+  if (policy != Policy::kVmm) return "";
+  std::vector<absl::string_view> names;
+  if (large_segment_size != AllocatorSettings().large_segment_size) names.push_back("large_segment_size_mb");
+  if (max_split_size != kUnlimited) names.push_back("max_split_size_mb");
+  if (max_non_split_rounding != large_segment_size) names.push_back("max_non_split_rounding_mb");
+  if (garbage_collection_threshold != 0) names.push_back("garbage_collection_threshold");
+  if (names.empty()) return "";
+  return absl::StrCat("policy vmm has no segments to cut or to give back, except for private pools: ",
+                      absl::StrJoin(names, ", "), names.size() == 1 ? " has" : " have", " no effect with it");
+}
+
 std::string AllocatorSettings::ToString() const {
   const AllocatorSettings defaults;
   std::vector<std::string> parts;

@@ -124,6 +124,7 @@ bool Plugin::Initialize() {
         Complain("the device has no virtual memory management; the policy native serves in place of vmm");
       }
     }
+    if (const std::string idle = settings->WithoutEffect(); !idle.empty()) Complain(idle);
     if (adapter_ != nullptr) adapter_->Adjust(*settings);
     ledger_ = std::make_unique<CategoryLedger>(devices);
     recorder_ = std::make_unique<Recorder>(*ledger_, phases_, devices);

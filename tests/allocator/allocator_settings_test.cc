@@ -94,6 +94,24 @@ TEST(AllocatorSettings, WhatIsNotHonouredIsNoted) {
   EXPECT_NE(s->notes[0].find("backend"), std::string::npos) << s->notes[0];
 }
 
+TEST(AllocatorSettings, WhatThePolicyHasNoUseForIsNamed) {
+  auto s = AllocatorSettings::Parse("max_split_size_mb:64,garbage_collection_threshold:0.5,roundup_power2_divisions:4");
+  ASSERT_TRUE(s.ok());
+  EXPECT_EQ(s->WithoutEffect(), "");
+  s->policy = AllocatorSettings::Policy::kVmm;
+  EXPECT_EQ(s->WithoutEffect(),
+            "policy vmm has no segments to cut or to give back, except for private pools: max_split_size_mb, "
+            "garbage_collection_threshold have no effect with it");
+  s = AllocatorSettings::Parse("expandable_segments:True,large_segment_size_mb:40");
+  s->policy = AllocatorSettings::Policy::kVmm;
+  EXPECT_EQ(s->WithoutEffect(),
+            "policy vmm has no segments to cut or to give back, except for private pools: large_segment_size_mb has no "
+            "effect with it");
+  s = AllocatorSettings::Parse("roundup_power2_divisions:4,per_process_memory_fraction:0.5");
+  s->policy = AllocatorSettings::Policy::kVmm;
+  EXPECT_EQ(s->WithoutEffect(), "");
+}
+
 TEST(AllocatorSettings, EnvironmentInPyTorchsOrder) {
   setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:100", 1);
   unsetenv("PYTORCH_CUDA_ALLOC_CONF");

@@ -209,6 +209,9 @@ def test_settings_that_contradict_each_other_are_refused(bench):
     for path, options, words in (
         (good, ["--precision", "fp16", "--dtype", "float32"], "--precision fp16 and --dtype float32 contradict each other"),
         (good, ["--zero", "3"], "give --data-parallel too"),
+        (good, ["--sequence-parallel"], "give --tensor-parallel too"),
+        (good, ["--master-weights"], "with --precision fp32 the parameters have 32 bits: give --precision bf16 or fp16"),
+        (good, ["--master-weights", "--precision", "amp-bf16"], "with --precision amp-bf16 the parameters have 32 bits"),
         (good, ["--cublas-workspace", ":16777216:16777216" * 30], "--cublas-workspace"),
         (wide, ["--batch", "65536", "--attention", "eager"], "the batch and the sequence are too large for this model"),
         (good, ["--checkpoint", "every:99"], "every:99 is more than the 2 layers"),

@@ -198,6 +198,20 @@ def test_a_policy_in_mode_observe_is_refused_before_the_script_starts(bench):
     assert done.returncode == 2 and "leave --policy out" in done.stderr and "STARTED" not in done.stdout
 
 
+def test_options_of_run_that_contradict_each_other_are_refused_before_the_script_starts(bench):
+    script = bench.script("print('STARTED')")
+    for options, sentence in ((["--trace", "t.vlt"], "--no-trace and --trace t.vlt contradict each other"),
+                              (["--stacks", "python"], "--stacks records into the trace, and --no-trace writes none")):
+        done = bench.run([TOOL, "dryrun", "--no-trace", *options, "--", sys.executable, script], check=False)
+        assert done.returncode == 2 and sentence in done.stderr and "STARTED" not in done.stdout
+
+
+def test_settings_that_the_policy_has_no_use_for_are_named(bench):
+    done = bench.dryrun(STATISTICS, allocator="torch", options=["--policy", "vmm"], env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"})
+    assert done.stderr.count("max_split_size_mb has no effect with it") == 1
+    assert "has no effect" not in bench.dryrun(STATISTICS, allocator="torch", env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}).stderr
+
+
 STATISTICS = """
 import torch
 x = torch.ones(1 << 20, device="cuda")

@@ -157,6 +157,22 @@ TEST(Tool, SaysWhatIsNoCommandAndWhatIsNoCard) {
   EXPECT_EQ(two.code, 2) << two.output;
 }
 
+TEST(Tool, OptionsThatContradictEachOtherAreRefused) {
+  const std::string trace = Golden("training.events");
+  const std::pair<std::string, std::string> kCases[] = {
+      {"export " + trace + " --json --format csv", "--json and --format csv contradict each other"},
+      {"replay " + trace + " --device t4 --capacity 24GiB", "both say how much memory there is: give one of them"},
+      {"replay " + trace + " --policy vmm --settings max_split_size_mb:64", "max_split_size_mb has no effect with it"}};
+  for (const auto& [arguments, words] : kCases) {
+    const Outcome o = Tool(arguments);
+    EXPECT_EQ(o.code, 2) << o.output;
+    EXPECT_NE(o.output.find(words), std::string::npos) << o.output;
+    EXPECT_EQ(std::count(o.output.begin(), o.output.end(), '\n'), 1) << o.output;
+  }
+  EXPECT_EQ(Tool("export " + trace + " --json --format json").code, 0);
+  EXPECT_EQ(Tool("replay " + trace + " --policy vmm --settings roundup_power2_divisions:4").code, 0);
+}
+
 TEST(Tool, NeverWritesOverItsInput) {
   const std::string text = *ReadFile(Golden("training.events"));
   const std::string trace = Temporary("own.events", text), link = ::testing::TempDir() + "/own_link.events";

@@ -293,6 +293,16 @@ void Contradictions(const CLI::App& command, const Options& o) {
   const Parallelism& p = o.settings.parallel;
   if (p.zero != 0 && p.data_ranks() == 1 && p.expert_data_ranks() == 1)
     Wrong(Cat("--zero ", p.zero, " shares over data-parallel ranks, and there is one: give --data-parallel too"));
+  if (p.sequence && p.tensor == 1)
+    Wrong("--sequence-parallel shares over the tensor-parallel ranks, and there is one: give --tensor-parallel too");
+}
+
+// What has an effect on some models only.
+void Unfit(const ModelSource& model, const Options& o) {
+  const Precision precision = o.settings.precision;
+  if (o.settings.master_weights && model.config && precision != Precision::kBfloat16 && precision != Precision::kFloat16)
+    Wrong(Cat("--master-weights are copies of 16-bit parameters, and with --precision ", o.precision,
+              " the parameters have ", precision == Precision::kFloat64 ? 64 : 32, " bits: give --precision bf16 or fp16"));
 }
 
 // A list of operators has its shapes and types already.
@@ -318,6 +328,7 @@ void RegisterEstimate(CLI::App& app) {
     const absl::StatusOr<ModelSource> model = LoadModel(o->model);
     RequireReadable(model.status());
     if (model->graph) OptionsOfDescriptions(*command, *model);
+    Unfit(*model, *o);
     if (const absl::Status fits = CheckSettings(*model, o->settings); !fits.ok()) Wrong(std::string(fits.message()));
     const MemoryEstimate e = EstimateMemory(*model, o->settings);
     if (o->json) return WriteJson("", EstimateJson(*model, e, *o));

@@ -172,17 +172,18 @@ void Json(EventSource& source, const Hindsight& hindsight, Sink& sink) {
 void RegisterExport(CLI::App& app) {
   struct Options {
     std::string input, output, format = "json";
+    bool json = false;
   };
   const auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("export", "Write the events as JSON or CSV");
   command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot")->required();
   command->add_option("--format", o->format, "json (schema vramledger.events/1) or csv")
       ->check(CLI::IsMember({"json", "csv"}));
-  command->add_flag(
-      "--json", [o](int64_t) { o->format = "json"; }, "the same as --format json");
+  command->add_flag("--json", o->json, "the same as --format json");
   command->add_option("-o,--out", o->output, "file to write (default: standard output)");
   command->footer("Example: vramledger export out/bert_b32.vlt --format csv -o events.csv");
   command->callback([o] {
+    if (o->json && o->format == "csv") throw Failure{kExitUsage, "--json and --format csv contradict each other"};
     const EventInput input = OpenOrFail(o->input);
     const std::string path = o->output == "-" ? "" : o->output;
     std::unique_ptr<OutputFile> file;

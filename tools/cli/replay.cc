@@ -55,12 +55,16 @@ void RegisterReplay(CLI::App& app) {
   command->callback([o, command] {
     const Progress progress("replaying " + o->input);
     ReplayQuestion question;
+    if (!o->device.empty() && !o->capacity.empty())
+      throw Failure{kExitUsage, "--device and --capacity both say how much memory there is: give one of them"};
     if (!o->policy.empty()) question.policy = AllocatorSettings::PolicyFromName(o->policy);
     if (command->count("--settings") != 0) {
       const auto settings = AllocatorSettings::Parse(o->settings);
       if (!settings.ok()) throw Failure{kExitUsage, std::string(settings.status().message())};
       if (!settings->notes.empty()) throw Failure{kExitUsage, Cat("--settings: ", settings->notes.front())};
       question.settings = *settings;
+      question.settings->policy = question.policy.value_or(AllocatorSettings::Policy::kNative);
+      if (const std::string idle = question.settings->WithoutEffect(); !idle.empty()) throw Failure{kExitUsage, idle};
     }
     if (!o->device.empty()) question.capacity_bytes = CapacityOf(o->device);
     if (!o->capacity.empty()) question.capacity_bytes = ParseCapacity(o->capacity);

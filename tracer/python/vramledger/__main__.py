@@ -104,6 +104,10 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.policy and options.mode == "observe":
         run.error("mode observe watches PyTorch's own allocator, whose policy is PyTorch's: leave --policy out")
+    if options.no_trace and options.trace:
+        run.error(f"--no-trace and --trace {options.trace} contradict each other")
+    if options.no_trace and options.stacks:
+        run.error("--stacks records into the trace, and --no-trace writes none: leave one of them out")
     return _run(options)
 
 
