@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 
+import pytest
 from conftest import EXAMPLES, LIBRARY, TOOL
 
 
@@ -210,6 +211,17 @@ def test_settings_that_the_policy_has_no_use_for_are_named(bench):
     done = bench.dryrun(STATISTICS, allocator="torch", options=["--policy", "vmm"], env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"})
     assert done.stderr.count("max_split_size_mb has no effect with it") == 1
     assert "has no effect" not in bench.dryrun(STATISTICS, allocator="torch", env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}).stderr
+
+
+@pytest.mark.parametrize("mode", ("torch", "observe", "plugin"))
+def test_an_empty_trace_for_want_of_caching_says_why(bench, mode):
+    done = bench.dryrun("import torch; x = torch.ones(1 << 20, device='cuda')", allocator=mode, trace="t.vlt", env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+    allocations = [e for e in bench.json("export", bench.folder / "t.vlt")["events"] if e["kind"] == "alloc"]
+    if mode == "plugin":
+        assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1 has no effect in mode plugin" in done.stderr and len(allocations) == 1
+    else:
+        assert "sends every request past the allocator, so none is recorded" in done.stderr and not allocations
+        assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1 sent every request past the allocator" in bench.tool("report", bench.folder / "t.vlt").stdout
 
 
 STATISTICS = """

@@ -157,6 +157,7 @@ TEST(Timeline, EmptyInput) {
   const Analysis a = Replay(Text(""));
   EXPECT_EQ(a.timeline.events, 0u);
   EXPECT_NE(ReportText(a).find("No allocation was recorded"), std::string::npos);
+  EXPECT_NE(ReportText(a).find("PYTORCH_NO_CUDA_MEMORY_CACHING=1 sent every request past"), std::string::npos);
   EXPECT_EQ(ReportJson(a)["schema"], "vramledger.report/1");
 }
 

@@ -85,6 +85,9 @@ def install(trace=None, hooks=True, mode=None, policy=None):
         put_in_place()
     except (RuntimeError, LibraryError) as error:
         raise InstallError(f"PyTorch refused to change the allocator: {error}") from None
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
+        print("vramledger: PYTORCH_NO_CUDA_MEMORY_CACHING=1 " + ("has no effect in mode plugin: requests are cached and recorded" if mode == "plugin" else
+              "sends every request past the allocator, so none is recorded: unset it for a trace"), file=sys.stderr, flush=True)
     library.mode = mode
     _library = library
     _write_metadata(library, torch)
