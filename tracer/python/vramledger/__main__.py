@@ -91,7 +91,8 @@ def main(arguments=None):
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run a training script on vramledger's allocator",
                               epilog="example: python -m vramledger run --trace bert.vlt train.py --batch 32")
-    run.add_argument("--trace", help="where to write the trace (default: the script's name with .vlt; %%p is the process id, %%r the RANK)")
+    run.add_argument("--trace", help="where to write the trace (default: the script's name with .vlt; %%p is the process id, %%r the RANK; "
+                     "processes that multiprocessing spawns write NAME.process1.vlt ... beside it)")
     run.add_argument("--mode", choices=MODES, help="torch: an allocator of PyTorch's own kind (default where its library was built); plugin: through PyTorch's "
                      "plug-in interface; observe: watch PyTorch's own allocator and replace nothing")
     run.add_argument("--policy", choices=POLICIES, help="native: PyTorch's own, to the byte (default); vmm: one that does not fragment")
