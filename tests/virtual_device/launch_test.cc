@@ -54,8 +54,9 @@ TEST_F(LaunchTest, ComposesTheEnvironment) {
 TEST_F(LaunchTest, MemoryThatTheContextWouldTakeWholeIsRefused) {
   for (const char* little : {"10MiB", "24", "161MiB"}) {
     options_.memory = little;
-    EXPECT_EQ(Prepare().error, "--memory " + options_.memory + " leaves no memory beside the CUDA context, which takes 160 MiB; "
-                               "write at least 162MiB (or 24GiB, 24GB, a number of bytes)");
+    EXPECT_EQ(Prepare().error, "--memory " + options_.memory +
+                                   " leaves no memory beside the CUDA context, which takes 160 MiB; "
+                                   "write at least 162MiB (or 24GiB, 24GB, a number of bytes)");
   }
   options_.memory = "162MiB";
   EXPECT_EQ(Prepare().environment.at("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY"), "169869312");
@@ -84,8 +85,9 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   options_.policy = "vmm";
   options_.stacks = "both";
   options_.no_hooks = true;
-  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--mode", "observe", "--trace", "/tmp/a.vlt", "--policy",
-                                                         "vmm", "--stacks", "both", "--no-hooks", "-m", "package.train"}));
+  EXPECT_EQ(Prepare().command,
+            (std::vector<std::string>{python, "-m", "vramledger", "run", "--mode", "observe", "--trace", "/tmp/a.vlt",
+                                      "--policy", "vmm", "--stacks", "both", "--no-hooks", "-m", "package.train"}));
   options_.policy = options_.stacks = "";
   options_.no_hooks = false;
   // Without a choice the package chooses, as it does on a real device.
@@ -93,7 +95,8 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
   options_.trace = "";
   EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "-m", "package.train"}));
   options_.no_trace = true;
-  EXPECT_EQ(Prepare().command, (std::vector<std::string>{python, "-m", "vramledger", "run", "--no-trace", "-m", "package.train"}));
+  EXPECT_EQ(Prepare().command,
+            (std::vector<std::string>{python, "-m", "vramledger", "run", "--no-trace", "-m", "package.train"}));
 }
 
 TEST_F(LaunchTest, TheSummaryIsNamedByTheOptionOrThePureFormsTrace) {
@@ -112,7 +115,8 @@ TEST_F(LaunchTest, ADeviceReportThatCannotBeWrittenIsRefused) {
     options_.report = report;
     return Prepare().error;
   };
-  EXPECT_EQ(refusal("/nonexistent/d.json"), "there is no folder '/nonexistent' for the device report '/nonexistent/d.json'");
+  EXPECT_EQ(refusal("/nonexistent/d.json"),
+            "there is no folder '/nonexistent' for the device report '/nonexistent/d.json'");
   EXPECT_EQ(refusal(folder), "the device report '" + folder + "' is a folder");
   EXPECT_EQ(refusal(folder + "/"), "the device report '" + folder + "/' is a folder");
   // A report of an earlier run is removed first, which a device file must not be.
@@ -122,7 +126,8 @@ TEST_F(LaunchTest, ADeviceReportThatCannotBeWrittenIsRefused) {
   EXPECT_EQ(refusal(folder + "/d.json"), "");
   if (geteuid() != 0) {
     fs::permissions(folder, fs::perms::owner_read | fs::perms::owner_exec);
-    EXPECT_EQ(refusal(folder + "/e.json"), "the device report '" + folder + "/e.json' cannot be written: no permission");
+    EXPECT_EQ(refusal(folder + "/e.json"),
+              "the device report '" + folder + "/e.json' cannot be written: no permission");
   }
 }
 
@@ -143,8 +148,10 @@ TEST_F(LaunchTest, EveryRefusalIsASentence) {
   EXPECT_NE(refusal([](auto& o) { o.command = {"no-such-program"}; }).find("was not found"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.command = {}; }), "");
   EXPECT_NE(refusal([](auto& o) { o.trace = "t.vlt"; }).find("writes no trace"), std::string::npos);
-  EXPECT_EQ(refusal([](auto& o) { o.stacks = "cpp"; }), "--allocator native runs the command as it is: leave --stacks out");
-  EXPECT_EQ(refusal([](auto& o) { o.no_trace = true; }), "--allocator native runs the command as it is: leave --no-trace out");
+  EXPECT_EQ(refusal([](auto& o) { o.stacks = "cpp"; }),
+            "--allocator native runs the command as it is: leave --stacks out");
+  EXPECT_EQ(refusal([](auto& o) { o.no_trace = true; }),
+            "--allocator native runs the command as it is: leave --no-trace out");
   EXPECT_NE(refusal([](auto& o) { o.allocator = "mine"; }).find("is not an allocator"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.allocator = "torch"; }).find("must be python"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.allocator = "plugin"; }).find("must be python"), std::string::npos);

@@ -16,8 +16,14 @@ void RegisterDryrun(CLI::App& app) {
   command->add_option("--address-order", o->address_order, "order in which addresses are handed out: up (default) or down");
   command->add_option("--allocator", o->allocator, "torch (default where its library was built) or plugin: vramledger's; observe: PyTorch's own, watched; native: PyTorch's own, without a trace");
   command->add_option("--trace", o->trace, "where the trace goes (default: the script's name with .vlt; %p is the process id, %r the RANK)");
-  command->add_option("--policy", o->policy, "native: PyTorch's own, to the byte (default); vmm: one that does not fragment")->check(CLI::IsMember({"native", "vmm"}));
-  command->add_option("--stacks", o->stacks, "record the stack of every allocation: python, cpp or both (slow: 5-50 us each)")->check(CLI::IsMember({"python", "cpp", "both"}));
+  command
+      ->add_option("--policy", o->policy,
+                   "native: PyTorch's own, to the byte (default); vmm: one that does not fragment")
+      ->check(CLI::IsMember({"native", "vmm"}));
+  command
+      ->add_option("--stacks", o->stacks,
+                   "record the stack of every allocation: python, cpp or both (slow: 5-50 us each)")
+      ->check(CLI::IsMember({"python", "cpp", "both"}));
   command->add_flag("--no-trace", o->no_trace, "account, but write no trace");
   command->add_flag("--no-hooks", o->no_hooks, "register no PyTorch hooks: phases from the signals alone, no names");
   command->add_option("--delay-seed", o->delay_seed, "let stream work complete later, in an order made from this number");

@@ -300,9 +300,11 @@ void Contradictions(const CLI::App& command, const Options& o) {
 // What has an effect on some models only.
 void Unfit(const ModelSource& model, const Options& o) {
   const Precision precision = o.settings.precision;
-  if (o.settings.master_weights && model.config && precision != Precision::kBfloat16 && precision != Precision::kFloat16)
+  if (o.settings.master_weights && model.config && precision != Precision::kBfloat16 &&
+      precision != Precision::kFloat16)
     Wrong(Cat("--master-weights are copies of 16-bit parameters, and with --precision ", o.precision,
-              " the parameters have ", precision == Precision::kFloat64 ? 64 : 32, " bits: give --precision bf16 or fp16"));
+              " the parameters have ", precision == Precision::kFloat64 ? 64 : 32,
+              " bits: give --precision bf16 or fp16"));
 }
 
 // A list of operators has its shapes and types already.

@@ -45,7 +45,8 @@ std::string FindProgram(const std::string& name) {
 // What `python -m vramledger run` is given on.
 std::vector<std::string> OptionsOfRun(const LaunchOptions& o) {
   std::vector<std::string> words;
-  for (const auto& [option, value] : {std::pair("--trace", o.trace), std::pair("--policy", o.policy), std::pair("--stacks", o.stacks)}) {
+  for (const auto& [option, value] :
+       {std::pair("--trace", o.trace), std::pair("--policy", o.policy), std::pair("--stacks", o.stacks)}) {
     if (!value.empty()) words.insert(words.end(), {option, value});
   }
   if (o.no_trace) words.emplace_back("--no-trace");
@@ -53,9 +54,10 @@ std::vector<std::string> OptionsOfRun(const LaunchOptions& o) {
   return words;
 }
 
-// python train.py ARGS -> python -m vramledger run [--mode MODE] OPTIONS train.py ARGS; -m MODULE likewise. Options of the
-// interpreter stay in front. False: no script or module in the command.
-bool RunThroughPackage(std::vector<std::string>* command, const std::string& mode, const std::vector<std::string>& options) {
+// python train.py ARGS -> python -m vramledger run [--mode MODE] OPTIONS train.py ARGS; -m MODULE likewise. Options of
+// the interpreter stay in front. False: no script or module in the command.
+bool RunThroughPackage(std::vector<std::string>* command, const std::string& mode,
+                       const std::vector<std::string>& options) {
   const std::string name = fs::path(command->front()).filename().string();
   if (name.rfind("python", 0) != 0) return false;
   size_t at = 1;
@@ -84,10 +86,13 @@ std::string WhyNoReport(const std::string& file) {
   std::error_code ignored;
   const fs::path path = fs::absolute(file);
   const std::string folder = path.parent_path().string();
-  if (!fs::is_directory(folder, ignored)) return "there is no folder '" + folder + "' for the device report '" + file + "'";
+  if (!fs::is_directory(folder, ignored))
+    return "there is no folder '" + folder + "' for the device report '" + file + "'";
   if (fs::is_directory(path, ignored)) return "the device report '" + file + "' is a folder";
-  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) return "the device report '" + file + "' cannot be written: it is no regular file";
-  if (access(folder.c_str(), W_OK | X_OK) != 0) return "the device report '" + file + "' cannot be written: no permission";
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
+    return "the device report '" + file + "' cannot be written: it is no regular file";
+  if (access(folder.c_str(), W_OK | X_OK) != 0)
+    return "the device report '" + file + "' cannot be written: no permission";
   return "";
 }
 
@@ -175,8 +180,9 @@ Launch PrepareLaunch(const LaunchOptions& o) {
     if (!ParseSize(o.memory, &bytes)) return Refuse("'" + o.memory + "' is not a size; write 24GiB, 24GB or a number of bytes");
     const uint64_t least = ContextBytes() + kGranularity;
     if (bytes < least) {
-      return Refuse("--memory " + o.memory + " leaves no memory beside the CUDA context, which takes " + std::to_string(ContextBytes() >> 20) +
-                    " MiB; write at least " + std::to_string((least + (1 << 20) - 1) >> 20) + "MiB (or 24GiB, 24GB, a number of bytes)");
+      return Refuse("--memory " + o.memory + " leaves no memory beside the CUDA context, which takes " +
+                    std::to_string(ContextBytes() >> 20) + " MiB; write at least " +
+                    std::to_string((least + (1 << 20) - 1) >> 20) + "MiB (or 24GiB, 24GB, a number of bytes)");
     }
     environment["VRAMLEDGER_VIRTUAL_DEVICE_MEMORY"] = std::to_string(bytes);
   }
