@@ -218,6 +218,18 @@ TEST(Tool, BadInputIsOneSentenceAndRunsNothing) {
   EXPECT_FALSE(std::filesystem::exists(mark));
 }
 
+TEST(Tool, JsonNestedWithoutEndIsRefused) {
+  std::string nested;
+  for (int i = 0; i < 100'000; ++i) nested += R"({"a":)";
+  nested += "1" + std::string(100'000, '}');
+  const Outcome events = Tool("report " + Temporary("deep.events", "vramledger events 1\nmeta " + nested + "\n"));
+  EXPECT_EQ(events.code, 3);
+  EXPECT_NE(events.output.find("line 2: meta needs a JSON object of at most 64 levels"), std::string::npos);
+  const Outcome model = Tool("estimate " + Temporary("deep.json", nested));
+  EXPECT_EQ(model.code, 3);
+  EXPECT_NE(model.output.find("is no JSON, or nested deeper than 64 levels"), std::string::npos);
+}
+
 TEST(Tool, ImportedTraceReportsTheSame) {
   const std::string trace = ::testing::TempDir() + "/imported.vlt";
   ASSERT_EQ(Tool("import " + Snapshot("medium_ctx128_training") + " -o " + trace).code, 0);

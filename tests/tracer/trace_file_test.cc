@@ -178,6 +178,89 @@ TEST(TraceFile, MergesMetadataObjects) {
   ASSERT_EQ((*reader)->health().notes.size(), 1u);
 }
 
+// Printing and merging recurse.
+TEST(TraceReader, SkipsMetadataThatIsNestedWithoutEnd) {
+  TempFile file;
+  const auto nested = [](size_t depth) {
+    std::string text;
+    for (size_t i = 0; i < depth; ++i) text += R"({"a":)";
+    return text + "1" + std::string(depth, '}');
+  };
+  {
+    auto writer = TraceWriter::Create(file.path());
+    ASSERT_TRUE(writer.ok());
+    (*writer)->AppendMetadata(nested(50'000));
+    (*writer)->AppendMetadata(nested(65));
+    (*writer)->AppendMetadata(nested(2));
+  }
+  auto reader = OpenTrace(file.path());
+  ASSERT_TRUE(reader.ok());
+  ReadAll(**reader);
+  EXPECT_EQ((*reader)->metadata_json(), R"({"a":{"a":1}})");
+  ASSERT_EQ((*reader)->health().notes.size(), 2u);
+  EXPECT_NE((*reader)->health().notes[0].find("not a JSON object of at most 64 levels"), std::string::npos);
+}
+
+TEST(TraceReader, KeepsAHundredSentencesAndCountsTheRest) {
+  TempFile file;
+  {
+    auto writer = TraceWriter::Create(file.path());
+    ASSERT_TRUE(writer.ok());
+    ControlRecord head{};
+    head.kind = static_cast<uint8_t>(RecordKind::kString);
+    head.b = 500;  // and no part of it follows
+    for (int i = 0; i < 1000; ++i) (*writer)->Append(head);
+  }
+  auto reader = OpenTrace(file.path());
+  ASSERT_TRUE(reader.ok());
+  EXPECT_TRUE(ReadAll(**reader).empty());
+  ASSERT_EQ((*reader)->health().notes.size(), 101u);
+  EXPECT_EQ((*reader)->health().notes[100], "900 more such sentences are left out");
+}
+
+// A slot in use without a record: what is missing before it is lost all the same.
+TEST(TraceReader, CountsWhatIsMissingBeforeAnEmptySlot) {
+  constexpr uint64_t kSlotBytes = sizeof(SlotHeader) + 4 * kRecordBytes;
+  const auto lost = [&](std::vector<std::pair<uint64_t, int>> slots) {  // sequence number, records
+    std::vector<char> bytes(kFileHeaderBytes + sizeof(ChunkHeader) + slots.size() * kSlotBytes);
+    FileHeader header{};
+    std::memcpy(header.magic, kTraceMagic, sizeof(kTraceMagic));
+    header.version = kFormatVersion;
+    header.min_reader_version = kMinReaderVersion;
+    header.header_bytes = kFileHeaderBytes;
+    header.state = static_cast<uint32_t>(TraceState::kOpen);
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    ChunkHeader ring{};
+    ring.type = static_cast<uint32_t>(ChunkType::kRing);
+    ring.slot_count = static_cast<uint32_t>(slots.size());
+    ring.slot_bytes = kSlotBytes;
+    ring.payload_bytes = slots.size() * kSlotBytes;
+    ring.header_crc32 = crc32(0, reinterpret_cast<const Bytef*>(&ring), offsetof(ChunkHeader, header_crc32));
+    std::memcpy(bytes.data() + kFileHeaderBytes, &ring, sizeof(ring));
+    for (size_t i = 0; i < slots.size(); ++i) {
+      char* at = bytes.data() + kFileHeaderBytes + sizeof(ring) + i * kSlotBytes;
+      SlotHeader slot{};
+      slot.ordinal_plus_one = i + 1;
+      slot.first_sequence = slots[i].first;
+      std::memcpy(at, &slot, sizeof(slot));
+      for (int r = 0; r < slots[i].second; ++r) {
+        const MemoryRecord record = Memory(RecordKind::kAlloc, 512, 512);
+        std::memcpy(at + sizeof(slot) + static_cast<size_t>(r) * kRecordBytes, &record, sizeof(record));
+      }
+    }
+    TempFile file;
+    file.Write(bytes);
+    auto reader = OpenTrace(file.path());
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    ReadAll(**reader);
+    for (int again = 0; again < 3; ++again) EXPECT_EQ((*reader)->Next(), nullptr);
+    return (*reader)->health().lost_records;
+  };
+  EXPECT_EQ(lost({{0, 4}, {4, 2}}), 0u);
+  EXPECT_EQ(lost({{0, 4}, {1000, 0}}), 996u);
+  EXPECT_EQ(lost({{0, 0}, {1000, 4}}), 1000u);
+}
+
 TEST(TraceFile, LongTextsSurviveAndTooLongOnesAreCounted) {
   TempFile file;
   const std::string text(5000, 'x');

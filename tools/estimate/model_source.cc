@@ -6,6 +6,7 @@
 #include "tools/estimate/onnx_model.h"
 #include "tools/foreign/file_bytes.h"
 #include "tools/foreign/text.h"
+#include "tracer/format/bounded_json.h"
 
 namespace vramledger {
 namespace {
@@ -70,8 +71,9 @@ absl::StatusOr<ModelSource> LoadModel(const std::string& name_or_path) {
     out.graph_name = name_or_path;
     return out;
   }
-  const json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return bad("is no JSON");
+  const std::optional<json> bounded = ParseBoundedJson(*text);
+  if (!bounded) return bad(Cat("is no JSON, or nested deeper than ", kMaxJsonDepth, " levels"));
+  const json& parsed = *bounded;
   const auto schema = parsed.is_object() ? parsed.find("schema") : parsed.end();
   if (parsed.is_object() && schema != parsed.end() && schema->is_string() &&
       schema->get<std::string>().starts_with("vramledger.operators/")) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/foreign/file_bytes.h"
+#include "tracer/format/bounded_json.h"
 
 namespace vramledger {
 namespace {
@@ -16,7 +17,7 @@ constexpr const char* kSchema = "vramledger.virtual_device/1";
 std::string WithDeviceReport(const std::string& trace_path, const std::string& metadata_json) {
   const auto text = ReadFile(trace_path + ".device.json", kMaxReportBytes);
   if (!text.ok()) return metadata_json;
-  const nlohmann::json report = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json report = ParseBoundedJson(*text).value_or(nlohmann::json());
   nlohmann::json metadata = nlohmann::json::parse(metadata_json, nullptr, /*allow_exceptions=*/false);
   if (!report.is_object() || !metadata.is_object() || report.value("schema", nlohmann::json()) != kSchema)
     return metadata_json;

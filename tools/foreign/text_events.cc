@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "tools/foreign/text.h"
+#include "tracer/format/bounded_json.h"
 
 namespace vramledger {
 namespace {
@@ -80,7 +81,10 @@ class Builder {
     event_.thread = thread_;
     const std::string_view verb = words_[0];
     if (verb == "meta") {
-      list_->metadata_json = line.text.substr(4);
+      const std::optional<nlohmann::json> metadata = ParseBoundedJson(line.text.substr(4));
+      if (!metadata || !metadata->is_object())
+        return Bad(line, Cat("meta needs a JSON object of at most ", kMaxJsonDepth, " levels"));
+      list_->metadata_json = metadata->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       return absl::OkStatus();
     }
     if (verb == "device") {

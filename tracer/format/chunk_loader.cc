@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,15 +79,16 @@ bool ChunkLoader::Make(LoadedBatch* out) {
   out->error.clear();
   out->decoded.count = 0;
   try {
-    while (out->error.empty() && row_ * kRecordBytes == rows_.size()) {
+    if (row_ * kRecordBytes == rows_.size()) {
       if (piece_ == pieces_.size()) return false;
       row_ = 0;
       out->error = Load(pieces_[piece_++]);
     }
-    if (out->error.empty()) Decode(out);
+    if (out->error.empty()) Decode(out);  // of a piece without records too: its number says what is missing before it
   } catch (const std::exception& failure) {
-    out->error = absl::StrCat("chunk at offset ", pieces_[piece_ - 1].offset - sizeof(ChunkHeader),
-                              " could not be held in memory (", failure.what(), ")");
+    const bool memory = dynamic_cast<const std::bad_alloc*>(&failure) != nullptr;
+    out->error = absl::StrCat("chunk at offset ", pieces_[piece_ - 1].offset - sizeof(ChunkHeader), " could not be ",
+                              memory ? "held in memory" : "read", " (", failure.what(), ")");
   }
   if (!out->error.empty()) {  // nothing is read beyond it
     out->decoded.count = 0;
@@ -108,6 +110,16 @@ void ChunkLoader::Decode(LoadedBatch* out) {
 }
 
 void ChunkLoader::Run() {
+  try {
+    MakeAll();
+  } catch (const std::exception&) {  // no memory, not even for the sentence that says so
+    const std::lock_guard<std::mutex> guard(mutex_);
+    failed_ = all_made_ = true;
+  }
+  changed_.notify_all();
+}
+
+void ChunkLoader::MakeAll() {
   for (bool more = true; more;) {
     LoadedBatch batch;
     {
@@ -136,7 +148,12 @@ bool ChunkLoader::Next(LoadedBatch* out) {
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return all_made_ || !ready_.empty(); });
-  if (ready_.empty()) return false;
+  if (ready_.empty()) {
+    if (!std::exchange(failed_, false)) return false;
+    *out = LoadedBatch();
+    out->error = "there was no memory to read on";
+    return true;
+  }
   spare_.push_back(std::move(*out));
   *out = std::move(ready_.front());
   ready_.pop_front();

@@ -1,5 +1,4 @@
-// Reads, decompresses and decodes the chunks of a trace ahead of their use, on a thread of its own: half of the cost of a
-// report.
+// Reads, decompresses and decodes the chunks of a trace ahead of their use, on a thread of its own.
 #ifndef VRAMLEDGER_TRACER_FORMAT_CHUNK_LOADER_H_
 #define VRAMLEDGER_TRACER_FORMAT_CHUNK_LOADER_H_
 
@@ -38,7 +37,7 @@ struct LoadedBatch {
 };
 
 // Thread rule: one thread calls Next(). `pieces` must outlive the loader. `follow` may be null; it runs on the loader's
-// thread. Memory: one chunk and kAhead + 2 batches.
+// thread. Memory: one chunk, packed and unpacked, and kAhead + 2 batches.
 class ChunkLoader {
  public:
   // A hand-over may wake a thread, which costs as much as some thousand records: small batches are slower than none.
@@ -61,6 +60,7 @@ class ChunkLoader {
   std::string Load(const TracePiece& piece);
   void Decode(LoadedBatch* out);
   void Run();
+  void MakeAll();
 
   const int fd_;
   const std::vector<TracePiece>& pieces_;
@@ -76,6 +76,7 @@ class ChunkLoader {
   std::deque<LoadedBatch> ready_;
   std::vector<LoadedBatch> spare_;
   bool all_made_ = false;
+  bool failed_ = false;  // without a sentence
   bool stop_ = false;
 };
 

@@ -65,12 +65,14 @@ class EventSource {
   const Event* Next() {
     if (next_ == batch_.size()) {
       next_ = 0;
+      batch_ = {};  // gone, also where the next one fails
       batch_ = NextBatch();
       if (batch_.empty()) return nullptr;
     }
     return &batch_[next_++];
   }
-  // The text of a string id; empty for 0 and for ids not (yet) seen: at least those of the events so far are.
+  // The text of a string id, good until the next call of Next(); empty for 0 and for ids not (yet) seen: at least those of the
+  // events so far are.
   virtual std::string_view String(uint32_t id) const = 0;
   // JSON object text: versions, settings, devices, virtual device; "{}" if none. Complete only at the end of the stream.
   virtual const std::string& metadata_json() const = 0;

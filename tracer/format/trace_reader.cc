@@ -16,6 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "tracer/format/bounded_json.h"
 #include "tracer/format/chunk_loader.h"
 
 namespace vramledger {
@@ -27,19 +28,20 @@ constexpr uint64_t kMaxRecordsPerChunk = 1u << 20;
 constexpr uint64_t kMaxPackedBytes = 64u << 20;
 constexpr uint64_t kMaxSlots = 1u << 16;
 constexpr size_t kMaxMetadataBytes = 64u << 20;
+constexpr size_t kMaxNotes = 100;
 
 constexpr const char* kLossNames[] = {"the buffer was full", "the disk was full", "they belong to a forked child",
                                       "a text was too long", "a table was full"};
 
 class TraceReader : public EventSource {
  public:
-  TraceReader(std::string path, int fd, EventFollower follow) : path_(std::move(path)), fd_(fd), follow_(std::move(follow)) {}
+  TraceReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   ~TraceReader() override {
     loader_.reset();  // its thread reads from the file
     ::close(fd_);
   }
 
-  absl::Status Initialize();
+  absl::Status Initialize(EventFollower follow);
   std::string_view String(uint32_t id) const override {
     const auto it = strings_.find(id);
     return it == strings_.end() ? std::string_view() : std::string_view(it->second);
@@ -73,16 +75,22 @@ class TraceReader : public EventSource {
     health_.ended_early = true;
   }
   void Absorb(DecodedText* text);
+  void Note(std::string sentence) {
+    if (health_.notes.size() < kMaxNotes)
+      health_.notes.push_back(std::move(sentence));
+    else
+      ++more_notes_;
+  }
 
   const std::string path_;
   const int fd_;
-  EventFollower follow_;
   FileHeader header_{};
   std::vector<TracePiece> pieces_;
   std::optional<ChunkLoader> loader_;  // once the pieces are known
   LoadedBatch loaded_;
   std::optional<uint64_t> expected_sequence_;
   uint64_t gap_records_ = 0;
+  uint64_t more_notes_ = 0;
   bool finished_ = false;
   absl::flat_hash_map<uint32_t, std::string> strings_;
   nlohmann::json metadata_ = nlohmann::json::object();
@@ -92,7 +100,7 @@ class TraceReader : public EventSource {
   SourceHealth health_;
 };
 
-absl::Status TraceReader::Initialize() {
+absl::Status TraceReader::Initialize(EventFollower follow) {
   struct stat info {};
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat("'", path_, "' is not a regular file"));
@@ -120,6 +128,7 @@ absl::Status TraceReader::Initialize() {
     health_.notes.push_back(absl::StrCat(n, " records were lost because ", why));
   }
   if (absl::Status status = ScanChunks(file_bytes); !status.ok()) return status;
+  loader_.emplace(fd_, pieces_, std::move(follow));
   if (header_.state != static_cast<uint32_t>(TraceState::kClosed)) {
     health_.ended_early = true;
     health_.notes.push_back("the trace ended early: the program was killed or is still running");
@@ -174,7 +183,7 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
                          static_cast<uint32_t>(available / kRecordBytes), 0, ChunkType::kRing});
       }
     } else {
-      health_.notes.push_back(absl::StrCat("chunk at offset ", offset, " has an unknown type and was skipped"));
+      Note(absl::StrCat("chunk at offset ", offset, " has an unknown type and was skipped"));
     }
     if (!whole_payload) break;  // nothing can follow, and what it says must not be added to
     offset = (payload_offset + chunk.payload_bytes + kChunkAlign - 1) / kChunkAlign * kChunkAlign;
@@ -184,7 +193,6 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
   std::stable_sort(pieces_.begin(), pieces_.end(), [](const TracePiece& x, const TracePiece& y) { return x.ordinal < y.ordinal; });
   pieces_.erase(std::unique(pieces_.begin(), pieces_.end(), [](const TracePiece& x, const TracePiece& y) { return x.ordinal == y.ordinal; }),
                 pieces_.end());
-  loader_.emplace(fd_, pieces_, std::move(follow_));
   return absl::OkStatus();
 }
 
@@ -201,7 +209,7 @@ std::span<const Event> TraceReader::NextBatch() {
     // A text cut by the end of a killed trace is the one record that may be lost; elsewhere it is damage.
     if (!loaded_.of_last_piece || header_.state == static_cast<uint32_t>(TraceState::kClosed)) {
       for (const uint64_t sequence : loaded_.decoded.cut_texts)
-        health_.notes.push_back(absl::StrCat("record ", sequence, " is a text whose parts are missing; it was skipped"));
+        Note(absl::StrCat("record ", sequence, " is a text whose parts are missing; it was skipped"));
     }
   } while (loaded_.decoded.count == 0);
   return loaded_.decoded.events();
@@ -210,6 +218,7 @@ std::span<const Event> TraceReader::NextBatch() {
 void TraceReader::Finish() {
   if (std::exchange(finished_, true)) return;
   if (!loaded_.error.empty()) Damaged(loaded_.error);
+  if (more_notes_ != 0) health_.notes.push_back(absl::StrCat(more_notes_, " more such sentences are left out"));
   if (gap_records_ == 0) return;
   health_.notes.push_back(absl::StrCat(gap_records_, " record numbers are missing in between"));
   health_.lost_records = std::max(health_.lost_records, gap_records_);
@@ -221,13 +230,12 @@ void TraceReader::Absorb(DecodedText* text) {
     return;
   }
   metadata_bytes_ += text->text.size();
-  nlohmann::json patch = nlohmann::json::parse(text->text, nullptr, /*allow_exceptions=*/false);
-  if (!patch.is_object() || metadata_bytes_ > kMaxMetadataBytes) {
-    health_.notes.push_back(
-        absl::StrCat("a metadata record is not a JSON object and was skipped (record ", text->end_sequence, ")"));
+  const std::optional<nlohmann::json> patch = ParseBoundedJson(text->text);
+  if (!patch || !patch->is_object() || metadata_bytes_ > kMaxMetadataBytes) {
+    Note(absl::StrCat("a metadata record is not a JSON object of at most ", kMaxJsonDepth, " levels and was skipped (record ", text->end_sequence, ")"));
     return;
   }
-  metadata_.merge_patch(patch);
+  metadata_.merge_patch(*patch);
   metadata_changed_ = true;
 }
 
@@ -236,8 +244,8 @@ void TraceReader::Absorb(DecodedText* text) {
 absl::StatusOr<std::unique_ptr<EventSource>> OpenTrace(const std::string& path, EventFollower follow) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::NotFoundError(absl::StrCat("cannot open '", path, "': ", std::strerror(errno)));
-  auto reader = std::make_unique<TraceReader>(path, fd, std::move(follow));
-  if (absl::Status status = reader->Initialize(); !status.ok()) return status;
+  auto reader = std::make_unique<TraceReader>(path, fd);
+  if (absl::Status status = reader->Initialize(std::move(follow)); !status.ok()) return status;
   return reader;
 }
 
