@@ -1,10 +1,12 @@
 #include "allocator/plugin/site_memo.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <atomic>
-#include <memory>
 #include <mutex>
+#include <new>
+#include <type_traits>
 
 #include "tracer/format/fast_tls.h"
 #include "tracer/format/spin_lock.h"
@@ -12,10 +14,19 @@
 namespace vramledger {
 namespace {
 
+// In pages of its own, of which a thread with few places uses few. Never given back.
+SiteMemo* FreshMemo() {
+  static_assert(std::is_trivially_default_constructible_v<SiteMemo>);
+  void* const pages =
+      ::mmap(nullptr, sizeof(SiteMemo), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+  if (pages == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<SiteMemo*>(pages);
+}
+
 struct Memos {
-  SiteMemo caller;
-  std::unique_ptr<SiteMemo> cast;  // only where autocast is used
-  Memos* next = nullptr;           // of the spare ones
+  SiteMemo* caller = FreshMemo();
+  SiteMemo* cast = nullptr;  // only where autocast is used
+  Memos* next = nullptr;     // of the spare ones
 };
 
 VRAMLEDGER_FAST_TLS Memos* mine = nullptr;
@@ -58,12 +69,12 @@ Memos& Mine() {
 }  // namespace
 
 SiteMemo& CallerMemo() {
-  return Mine().caller;
+  return *Mine().caller;
 }
 
 SiteMemo& CastMemo() {
   Memos& m = Mine();
-  if (m.cast == nullptr) m.cast = std::make_unique<SiteMemo>();
+  if (m.cast == nullptr) m.cast = FreshMemo();
   return *m.cast;
 }
 

@@ -11,7 +11,7 @@ namespace vramledger {
 
 // What is known of one thread's places: some thousands in a training step, in the order in which they were met. A program
 // repeats itself, so the place after this one is mostly the one that came after it the last time, and lies behind it in
-// memory; a table of hashes answers where that is not so.
+// memory; a table of hashes answers where that is not so. To be made of zeros (value-initialised, or in fresh pages).
 class SiteMemo {
  public:
   // The answer for requests of `bytes` at the place that `context` stands for (phase, module, thread ...): `walk()` the
@@ -32,10 +32,10 @@ class SiteMemo {
  private:
   static constexpr uint64_t kYes = uint64_t{1} << 63;
   static constexpr uint64_t kKnown = uint64_t{1} << 62;  // so that an unused place is nobody's
-  static constexpr int kIndexBits = 14;
+  static constexpr int kIndexBits = 15;
   static constexpr uint32_t kPlaces = 1u << kIndexBits;
   static constexpr uint32_t kNone = 0;   // a place that stays unused
-  static constexpr size_t kLines = 2048;  // room for twice as many places: few lines are ever full
+  static constexpr size_t kLines = 4096;  // room for twice as many places: few lines are ever full
   struct Place {
     uint64_t entry;  // key and answer
     uint32_t next;   // index of the place that followed the last time
@@ -60,13 +60,13 @@ class SiteMemo {
     return kNone;
   }
   uint32_t Add(uint64_t key, bool yes) {
-    if (used_ == kPlaces) {  // sizes that are never the same again: begin anew
+    if (used_ == kPlaces - 1) {  // sizes that are never the same again: begin anew
       places_.fill({});
       lines_.fill({});
-      used_ = 1;
+      used_ = 0;
       last_ = kNone;
     }
-    const uint32_t index = used_++;
+    const uint32_t index = ++used_;
     places_[index] = {key | (yes ? kYes : 0), (index + 1) % kPlaces};
     Line& line = LineOf(key);
     std::move_backward(line.begin(), line.end() - 1, line.end());
@@ -74,10 +74,11 @@ class SiteMemo {
     return index;
   }
 
-  alignas(64) std::array<Place, kPlaces> places_{};
-  alignas(64) std::array<Line, kLines> lines_{};
-  uint32_t used_ = 1;
-  uint32_t last_ = kNone;  // the place before this one
+  // All zero at first, so that pages of memory come into use with the places.
+  alignas(64) std::array<Place, kPlaces> places_;
+  alignas(64) std::array<Line, kLines> lines_;
+  uint32_t used_;
+  uint32_t last_;  // the place before this one
 };
 
 // The calling thread's: what is known of who asked for memory, and of autocast's casts. Given to another thread when this

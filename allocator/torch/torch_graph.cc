@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <typeinfo>
 #include <vector>
@@ -21,17 +22,12 @@ struct Parameter {
   uint32_t name;
 };
 
+using Parameters = std::vector<Parameter>;
+
 struct Gradient {
   void* address;
   uint64_t bytes;
   uint32_t name;
-};
-
-struct Watched {
-  std::vector<Parameter> parameters;
-  // During name_gradients() alone.
-  std::vector<StrongTensor> alive;
-  std::vector<Gradient> gradients;
 };
 
 // One storage of its own, whose pointer says where the bytes are: not a subclass, not sparse, not a fake.
@@ -56,13 +52,11 @@ VRAMLEDGER_EXPORT int vramledger_torch_current_node(uint64_t* sequence, uint64_t
 // Returns a handle for the functions below; null if out of memory.
 VRAMLEDGER_EXPORT void* vramledger_torch_watch_parameters(const uintptr_t* tensors, const uint32_t* names, size_t count) {
   try {
-    auto watched = std::make_unique<Watched>();
-    watched->parameters.reserve(count);
-    watched->alive.reserve(count);
-    watched->gradients.reserve(count);
+    auto watched = std::make_unique<Parameters>();
+    watched->reserve(count);
     for (size_t i = 0; i < count; ++i) {
       const auto strong = StrongTensor::unsafe_reclaim_from_nonowning(reinterpret_cast<c10::TensorImpl*>(tensors[i]));
-      watched->parameters.push_back({WeakTensor(strong), names[i]});
+      watched->push_back({WeakTensor(strong), names[i]});
     }
     return watched.release();
   } catch (const std::exception&) {
@@ -70,13 +64,23 @@ VRAMLEDGER_EXPORT void* vramledger_torch_watch_parameters(const uintptr_t* tenso
   }
 }
 
-VRAMLEDGER_EXPORT void vramledger_torch_forget_parameters(void* handle) { delete static_cast<Watched*>(handle); }
+VRAMLEDGER_EXPORT void vramledger_torch_forget_parameters(void* handle) { delete static_cast<Parameters*>(handle); }
 
 // Calls name(address, role, string id, bytes) for the gradient of every parameter that has one on a CUDA device. Indices of those whose gradient is not a
-// plain tensor go to `others` (room for as many as are watched), for Python to take apart; returns their count. The caller holds the GIL.
+// plain tensor go to `others` (room for as many as are watched), for Python to take apart; returns their count. The caller holds the GIL, and no backward
+// that reaches these parameters runs meanwhile: the optimizer's step that follows could not bear it either.
 VRAMLEDGER_EXPORT size_t vramledger_torch_name_gradients(void* handle, int (*name)(void*, int, uint32_t, uint64_t), int role, uint32_t* others) {
   size_t odd = 0;
-  auto& [parameters, alive, gradients] = *static_cast<Watched*>(handle);
+  const Parameters& parameters = *static_cast<const Parameters*>(handle);
+  // Not kept in the handle: a last reference that is dropped at the end may run code that comes back here, or forgets the parameters.
+  std::vector<StrongTensor> alive;
+  std::vector<Gradient> gradients;
+  try {
+    alive.reserve(parameters.size());
+    gradients.reserve(parameters.size());
+  } catch (const std::exception&) {
+    return 0;
+  }
   // First all references, then all gradients, then their names: an atomic operation or a lock between two tensors would let each wait for the
   // memory of the one before.
   for (const Parameter& parameter : parameters) alive.push_back(parameter.tensor.lock());
@@ -98,7 +102,5 @@ VRAMLEDGER_EXPORT size_t vramledger_torch_name_gradients(void* handle, int (*nam
     }
   }
   for (const Gradient& gradient : gradients) name(gradient.address, role, gradient.name, gradient.bytes);
-  gradients.clear();
-  alive.clear();
   return odd;
 }
