@@ -5,7 +5,10 @@ import sys
 import pytest
 from conftest import TOOL
 
+# Libraries ask whether PyTorch is there before they import it.
 TWO_RANKS = """
+import importlib.util
+assert importlib.util.find_spec("torch") is not None
 import torch
 
 def work(rank, offset):

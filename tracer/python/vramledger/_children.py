@@ -3,7 +3,6 @@ the allocator as its parent did, and writes a trace of its own if it uses CUDA."
 
 import functools
 import importlib.abc
-import importlib.util
 import os
 import re
 import sys
@@ -105,17 +104,25 @@ class _Watch(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
+        spec = self._found_by_others(path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
 
             def then_act(module):
                 execute(module)
-                try:
-                    self._action()
-                except Exception:
-                    say(f"this process runs without vramledger:\n{traceback.format_exc()}")
+                # Not before: whoever only asks where the module is (importlib.util.find_spec) does not import it.
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    try:
+                        self._action()
+                    except Exception:
+                        say(f"this process runs without vramledger:\n{traceback.format_exc()}")
 
             spec.loader.exec_module = then_act
         return spec
+
+    def _found_by_others(self, path, target):
+        for finder in list(sys.meta_path):
+            if finder is not self and hasattr(finder, "find_spec") and (spec := finder.find_spec(self._name, path, target)) is not None:
+                return spec
+        return None
