@@ -1,9 +1,13 @@
 """Processes that a script under the launcher starts through multiprocessing."""
 
+import pickle
 import sys
+from multiprocessing import spawn
 
 import pytest
 from conftest import TOOL
+
+from vramledger import _children
 
 # Libraries ask whether PyTorch is there before they import it.
 TWO_RANKS = """
@@ -150,3 +154,28 @@ def test_a_process_that_cannot_import_the_package_runs_and_says_so(bench):
     """, allocator="torch", trace="run.vlt")
     assert "RAN" in done.stdout
     assert "import of vramledger halted; None in sys.modules; this process runs without vramledger" in done.stderr
+
+
+def test_a_summary_that_cannot_be_replaced_ends_no_process(bench):
+    (bench.folder / "run.process1.vlt.device.json").mkdir()
+    done = bench.dryrun("""
+    import torch
+
+    def work(rank):
+        kept = torch.ones(1 << 18, device="cuda")
+        print("RAN")
+
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(work, nprocs=1)
+    """, allocator="torch", trace="run.vlt")
+    assert "RAN" in done.stdout
+    assert "run.process1.vlt.device.json'; the virtual device writes no summary\n" in done.stderr
+    assert bench.json("report", bench.folder / "run.process1.vlt")["peak"]["requested_bytes"] == 1 << 20
+
+
+def test_nothing_that_fails_in_a_new_process_ends_it(monkeypatch, capsys):
+    monkeypatch.setattr(spawn, "get_preparation_data", spawn.get_preparation_data)
+    pickle.loads(pickle.dumps(_children._Message({"trace": 1, "another version's": 2}, "SpawnProcess-1")))
+    assert "; this process runs without vramledger\n" in capsys.readouterr().err
+    _children._when_imported("sys", lambda: 1 // 0)  # as where a fork server has preloaded PyTorch
+    assert "this process runs without vramledger:\nTraceback" in capsys.readouterr().err

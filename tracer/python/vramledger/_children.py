@@ -34,14 +34,14 @@ class _Message:
         self._call = f"_children.begin({options!r}, {name!r})"
 
     def __reduce__(self):
-        # By exec, because a name that the new process cannot import would end it.
+        # By exec, because a name that the new process cannot import would end it, as would any exception from here. The package
+        # there may be of another version.
         code = f"""try:
     from vramledger import _children
-except ImportError as error:
+    {self._call}
+except Exception as error:
     import sys
     print(f"vramledger: {{error}}; this process runs without vramledger", file=sys.stderr, flush=True)
-else:
-    {self._call}
 """
         return exec, (code, {})
 
@@ -91,10 +91,16 @@ def _close(library):
 
 
 def _when_imported(name, action):
+    def guarded():
+        try:
+            action()
+        except Exception:
+            say(f"this process runs without vramledger:\n{traceback.format_exc()}")
+
     if name in sys.modules:
-        action()
+        guarded()
     else:
-        sys.meta_path.insert(0, _Watch(name, action))
+        sys.meta_path.insert(0, _Watch(name, guarded))
 
 
 class _Watch(importlib.abc.MetaPathFinder):
@@ -113,10 +119,7 @@ class _Watch(importlib.abc.MetaPathFinder):
                 # Not before: whoever only asks where the module is (importlib.util.find_spec) does not import it.
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                    try:
-                        self._action()
-                    except Exception:
-                        say(f"this process runs without vramledger:\n{traceback.format_exc()}")
+                    self._action()
 
             spec.loader.exec_module = then_act
         return spec

@@ -21,10 +21,15 @@ def device_report_is_open():
 
 def name_device_report(trace):
     """A virtual device writes its summary beside the trace; it reads the name at the first CUDA call, so before PyTorch is imported."""
-    report = os.path.abspath(f"{trace}.device.json")
+    os.environ.pop(_DEVICE_REPORT, None)
+    try:
+        report = os.path.abspath(f"{trace}.device.json")
+        # One of an earlier run must not be taken for this one's, and the device never overwrites one.
+        Path(report).unlink(missing_ok=True)
+    except OSError as error:
+        say(f"{error}; the virtual device writes no summary")
+        return
     os.environ[_DEVICE_REPORT] = report
-    # One of an earlier run must not be taken for this one's, and the device never overwrites one.
-    Path(report).unlink(missing_ok=True)
 
 
 def install_or_less(trace, **options):
