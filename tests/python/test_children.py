@@ -173,6 +173,28 @@ def test_a_summary_that_cannot_be_replaced_ends_no_process(bench):
     assert bench.json("report", bench.folder / "run.process1.vlt")["peak"]["requested_bytes"] == 1 << 20
 
 
+def test_a_process_whose_folder_or_standard_error_is_gone_uses_cuda_all_the_same(bench):
+    done = bench.dryrun("""
+    import os, sys, torch
+
+    def work(rank):
+        if rank == 0:
+            os.mkdir("gone")
+            os.chdir("gone")
+            os.rmdir("../gone")
+        else:
+            sys.stderr.close()
+        print("USED", torch.ones(1, device="cuda").is_cuda)
+
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(work, nprocs=2)
+    """, allocator="torch", trace="run.vlt")
+    assert done.stdout.count("USED True") == 2
+    assert f"SpawnProcess-1 writes its own trace: {bench.folder / 'run.process1.vlt'}\n" in done.stderr
+    assert bench.json("check", bench.folder / "run.process1.vlt")["violations"] == 0
+    assert bench.json("check", bench.folder / "run.process2.vlt")["violations"] == 0
+
+
 def test_nothing_that_fails_in_a_new_process_ends_it(monkeypatch, capsys):
     monkeypatch.setattr(spawn, "get_preparation_data", spawn.get_preparation_data)
     pickle.loads(pickle.dumps(_children._Message({"trace": 1, "another version's": 2}, "SpawnProcess-1")))

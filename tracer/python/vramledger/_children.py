@@ -80,9 +80,21 @@ def _install(options, trace, name):
         import torch
 
         # A data loader's worker never comes to this.
-        torch.cuda._lazy_call(lambda: say(f"{name} writes its own trace: {os.path.relpath(trace)}"))
+        torch.cuda._lazy_call(lambda: _tell(name, trace))
         # Processes of a fork server end without C's exit handlers. The last of multiprocessing's own.
         util.Finalize(None, _close, (library,), exitpriority=-1000)
+
+
+def _tell(name, trace):
+    # CUDA is being initialised, and must be whatever happens here.
+    try:
+        try:
+            shown = os.path.relpath(trace)
+        except OSError:  # the current folder is gone
+            shown = trace
+        say(f"{name} writes its own trace: {shown}")
+    except Exception:
+        pass  # standard error is closed
 
 
 def _close(library):
