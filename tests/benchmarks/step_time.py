@@ -20,6 +20,7 @@ TURN, UNCOUNTED = 3, 1  # steps
 WARM_UP = 2             # turns: optimizer states and caches come into being in the first steps
 ROUNDS = int(os.environ.get("ROUNDS", "60"))
 SETS = int(os.environ.get("RUNS", "9"))
+STEPS = 1 + (WARM_UP + ROUNDS) * TURN
 MODELS = {"BERT-base, batch 32": ["bert.py", "--batch", "32"], "ResNet-50, batch 32": ["resnet50.py", "--batch", "32"]}
 MODES = {"native": "native", "control": "native", "torch": "torch", "plugin": "plugin"}
 # After the first step and then after each turn: says the wall time of the turn's counted steps and the process's processor time so far,
@@ -28,7 +29,9 @@ RUNNER = f"""
 import builtins, os, runpy, sys, time
 show = builtins.print
 ends = []
-def step_ended(*_):
+def step_ended(*words, **options):
+    if not (words and str(words[0]).startswith("step ")):
+        return show(*words, **options)
     ends.append(time.perf_counter_ns())
     if len(ends) % {TURN} == 1:
         counted = ends[-1] - ends[-1 - {TURN - UNCOUNTED}] if len(ends) > 1 else 0
@@ -37,10 +40,14 @@ def step_ended(*_):
 builtins.print = step_ended
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
+if len(ends) != {STEPS}:
+    sys.exit(f"{{len(ends)}} lines begin with 'step ', not {STEPS}")
 """
 
 
 class Trainee:
+    started = []
+
     def __init__(self, tool, python, script, mode, folder):
         command = [tool, "dryrun", "--device", "h100-80gb", "--allocator", MODES[mode]]
         if MODES[mode] != "native":
@@ -48,10 +55,10 @@ class Trainee:
         runner = os.path.join(folder, "runner.py")
         with open(runner, "w") as file:
             file.write(RUNNER)
-        steps = 1 + (WARM_UP + ROUNDS) * TURN
-        command += ["--", python, runner, os.path.join(ROOT, "tools", "examples", script[0]), *script[1:], "--steps", str(steps)]
+        command += ["--", python, runner, os.path.join(ROOT, "tools", "examples", script[0]), *script[1:], "--steps", str(STEPS)]
         self.command = " ".join(command)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        Trainee.started.append(self.process)
         self.read()
 
     def read(self):
@@ -66,6 +73,14 @@ class Trainee:
         self.process.stdin.write(b"g")
         self.process.stdin.flush()
         return self.read()
+
+    @classmethod
+    def end_all(cls):
+        """Of those that still wait for their turn when another one has failed."""
+        for process in cls.started:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
 
     def end(self):
         self.process.stdin.close()
@@ -117,4 +132,7 @@ def main():
     json.dump(rows, sys.stdout, indent=1)
 
 
-main()
+try:
+    main()
+finally:
+    Trainee.end_all()
