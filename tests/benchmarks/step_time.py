@@ -23,8 +23,9 @@ SETS = int(os.environ.get("RUNS", "9"))
 STEPS = 1 + (WARM_UP + ROUNDS) * TURN
 MODELS = {"BERT-base, batch 32": ["bert.py", "--batch", "32"], "ResNet-50, batch 32": ["resnet50.py", "--batch", "32"]}
 MODES = {"native": "native", "control": "native", "torch": "torch", "plugin": "plugin"}
-# After the first step and then after each turn: says the wall time of the turn's counted steps and the process's processor time so far,
-# both in ns, and waits for a byte.
+# After the first step and then after each turn: waits until the process's other threads (the compression of the trace) have done their
+# work, which would else fall into the turn of another; says the wall time of the turn's counted steps and the process's processor time so
+# far, both in ns; and waits for a byte.
 RUNNER = f"""
 import builtins, os, runpy, sys, time
 show = builtins.print
@@ -35,6 +36,11 @@ def step_ended(*words, **options):
     ends.append(time.perf_counter_ns())
     if len(ends) % {TURN} == 1:
         counted = ends[-1] - ends[-1 - {TURN - UNCOUNTED}] if len(ends) > 1 else 0
+        for _ in range(100):
+            before = time.process_time_ns()
+            time.sleep(0.001)
+            if time.process_time_ns() - before < 200_000:
+                break
         show("turn", counted, time.process_time_ns(), flush=True)
         os.read(0, 1)
 builtins.print = step_ended
