@@ -50,9 +50,11 @@ VRAMLEDGER_EXPORT int vramledger_set_policy(const char* name) { return Plugin::G
 VRAMLEDGER_EXPORT size_t vramledger_open_trace(const char* path, char* error, size_t capacity) {
   return CopyOut(Plugin::Get().OpenTrace(path), error, capacity);
 }
+// Likewise; the file appears when CUDA is first used.
+VRAMLEDGER_EXPORT size_t vramledger_open_trace_when_used(const char* path, char* error, size_t capacity) {
+  return CopyOut(Plugin::Get().OpenTrace(path, /*when_used=*/true), error, capacity);
+}
 VRAMLEDGER_EXPORT void vramledger_close_trace() { Plugin::Get().CloseTrace(); }
-// 1 = CUDA was not used by then, and the trace is gone.
-VRAMLEDGER_EXPORT int vramledger_drop_unused_trace() { return Plugin::Get().DropUnusedTrace() ? 1 : 0; }
 VRAMLEDGER_EXPORT int vramledger_has_trace() { return Plugin::Get().Intern("vramledger") != 0; }
 VRAMLEDGER_EXPORT void vramledger_hooks_active(int active) { Plugin::Get().phases().SetHooksActive(active != 0); }
 VRAMLEDGER_EXPORT uint32_t vramledger_intern(const char* text) { return Plugin::Get().Intern(text); }

@@ -136,6 +136,11 @@ bool Plugin::Initialize() {
       RequestPythonHooks();
     }
     if (TraceWriter* const w = writer()) {
+      if (w->unnamed()) {
+        if (const absl::Status status = w->Appear(FreeName(w->path())); !status.ok()) {
+          Complain(absl::StrCat(std::string(status.message()), "; training goes on without a trace"));
+        }
+      }
       recorder_->SetWriter(w);
       nlohmann::json devices_json = nlohmann::json::array();
       for (int i = 0; i < devices; ++i) {
@@ -173,17 +178,14 @@ CachingAllocator* Plugin::core(std::string* error) {
   return nullptr;
 }
 
-std::string Plugin::OpenTrace(const std::string& path) {
+std::string Plugin::OpenTrace(const std::string& path, bool when_used) {
   std::lock_guard<std::mutex> guard(trace_mutex_);
   if (const TraceWriter* const w = writer()) return absl::StrCat("a trace is already being written to '", w->path(), "'");
   const char* rank = std::getenv("RANK");
-  std::string name = absl::StrReplaceAll(path, {{"%p", absl::StrCat(::getpid())}, {"%r", rank != nullptr ? rank : "0"}});
-  if (InUseByAnother(name)) {
-    std::string other = absl::StrCat(name, ".", ::getpid());
-    Complain(absl::StrCat("the trace '", name, "' is being written by another process; this one writes '", other, "'"));
-    name = std::move(other);
-  }
-  auto created = TraceWriter::Create(name);
+  const std::string name = FreeName(absl::StrReplaceAll(path, {{"%p", absl::StrCat(::getpid())}, {"%r", rank != nullptr ? rank : "0"}}));
+  TraceWriterOptions options;
+  options.unnamed = when_used && !ready_.load(std::memory_order_acquire);
+  auto created = TraceWriter::Create(name, options);
   if (!created.ok()) return std::string(created.status().message());
   writer_.store(created->release(), std::memory_order_release);
   std::atexit([] { Plugin::Get().CloseTrace(); });
@@ -193,6 +195,13 @@ std::string Plugin::OpenTrace(const std::string& path) {
     StartWatching();
   }
   return "";
+}
+
+std::string Plugin::FreeName(const std::string& name) {
+  if (!InUseByAnother(name)) return name;
+  const std::string other = absl::StrCat(name, ".", ::getpid());
+  Complain(absl::StrCat("the trace '", name, "' is being written by another process; this one writes '", other, "'"));
+  return other;
 }
 
 void Plugin::StartWatching() {
@@ -226,13 +235,6 @@ void Plugin::CloseTrace() {
     if (outside_ != nullptr) outside_->Stop();
   }
   writer()->Close();
-}
-
-bool Plugin::DropUnusedTrace() {
-  // A forked child's trace is its parent's.
-  if (ready_.load(std::memory_order_acquire) || writer() == nullptr || forked_.load()) return false;
-  CloseTrace();
-  return ::unlink(writer()->path().c_str()) == 0;
 }
 
 BlockTag Plugin::NewTag(size_t bytes) {

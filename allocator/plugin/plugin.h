@@ -62,11 +62,10 @@ class Plugin : public PhaseListener, public OutsideHost {
   void* BaseAllocation(void* address, size_t* bytes) noexcept;
 
   // Starts the trace at `path` ("%p" = process id, "%r" = RANK, or 0). Empty error = done. At most one trace per process.
-  std::string OpenTrace(const std::string& path);
+  // `when_used`: the file appears when the devices are opened, and never if they are not, however the process ends.
+  std::string OpenTrace(const std::string& path, bool when_used = false);
   // Seals the trace; later events are not recorded. Idempotent.
   void CloseTrace();
-  // Closes the trace and removes its file, if the devices were never opened. False: nothing done.
-  bool DropUnusedTrace();
 
   PhaseTracker& phases() { return phases_; }
   // Null until the devices could be opened; `error` then says why.
@@ -86,6 +85,8 @@ class Plugin : public PhaseListener, public OutsideHost {
   void Mark(std::string_view text);
   // Says a sentence on standard error; only the first twenty are said.
   void Complain(const std::string& sentence);
+  // `name`, or one beside it where another process writes that.
+  std::string FreeName(const std::string& name);
   // In a forked child: memory and ledger are the parent's.
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   void Metadata(std::string_view json);

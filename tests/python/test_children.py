@@ -102,6 +102,21 @@ def test_workers_of_a_data_loader_leave_no_trace_and_say_nothing(bench):
     assert [p.name for p in bench.folder.glob("*.vlt")] == ["run.vlt"]
 
 
+def test_workers_of_a_pool_leave_no_trace_though_the_pool_kills_them(bench):
+    done = bench.dryrun("""
+    import multiprocessing, torch
+
+    def work(n):
+        return n + 1
+
+    if __name__ == "__main__":
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            print("SUM", sum(pool.map(work, range(4))))
+    """, allocator="torch", trace="run.vlt")
+    assert "SUM 10" in done.stdout and "vramledger:" not in done.stderr
+    assert [p.name for p in bench.folder.glob("*.vlt*")] == ["run.vlt"]
+
+
 def test_install_in_the_script_is_harmless_in_its_processes_too(bench):
     """The script's first lines run again in every process that it spawns."""
     done = bench.dryrun("""

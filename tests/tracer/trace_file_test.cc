@@ -72,6 +72,31 @@ TEST(TraceFile, RoundTripsEveryFieldOfAMemoryRecord) {
   EXPECT_TRUE((*reader)->health().notes.empty());
 }
 
+TEST(TraceFile, ATraceWithoutANameIsSeenOnceItAppears) {
+  TempFile file;
+  TraceWriterOptions options;
+  options.unnamed = true;
+  for (const bool used : {false, true}) {
+    file.Write({'o', 'l', 'd'});  // of an earlier run, and so not this one's
+    auto writer = TraceWriter::Create(file.path(), options);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    EXPECT_NE(::access(file.path().c_str(), F_OK), 0);
+    (*writer)->Append(Memory(RecordKind::kAlloc, 0x1000, 100));
+    if (used) {
+      file.Write({'o', 'l', 'd'});  // meanwhile
+      ASSERT_TRUE((*writer)->Appear(file.path()).ok());
+      EXPECT_EQ(::access(file.path().c_str(), F_OK), 0);
+    }
+    (*writer)->Append(Memory(RecordKind::kAlloc, 0x2000, 100));
+    (*writer)->Close();
+    EXPECT_EQ(::access(file.path().c_str(), F_OK) == 0, used);
+  }
+  auto reader = OpenTrace(file.path());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(ReadAll(**reader).size(), 2u);
+  EXPECT_FALSE((*reader)->health().ended_early);
+}
+
 TEST(TraceFile, KeepsOrderAcrossManyCompressedChunksAndRingGrowth) {
   TempFile file;
   constexpr uint64_t kCount = 100'000;

@@ -45,28 +45,53 @@ ChunkHeader SealHeader(ChunkHeader header) {
   return header;
 }
 
+absl::Status MakeWay(const std::string& path) {
+  struct stat existing {};
+  if (::lstat(path.c_str(), &existing) != 0) return absl::OkStatus();
+  if (!S_ISREG(existing.st_mode)) {
+    return absl::UnavailableError(absl::StrCat("cannot create the trace '", path, "': it exists and is not a regular file"));
+  }
+  // A new inode rather than O_TRUNC: another process may still have the old file mapped, and would die of SIGBUS.
+  ::unlink(path.c_str());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TraceWriter>> TraceWriter::Create(const std::string& path,
                                                                  const TraceWriterOptions& options) {
-  struct stat existing {};
-  if (::lstat(path.c_str(), &existing) == 0) {
-    if (!S_ISREG(existing.st_mode)) {
-      return absl::UnavailableError(absl::StrCat("cannot create the trace '", path, "': it exists and is not a regular file"));
-    }
-    // A new inode rather than O_TRUNC: another process may still have the old file mapped, and would die of SIGBUS.
-    ::unlink(path.c_str());
+  if (absl::Status status = MakeWay(path); !status.ok()) return status;
+  int fd = -1;
+  if (options.unnamed) {
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   }
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const bool in_folder = fd < 0;  // also on a file system that has no files without a name
+  if (in_folder) fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) {
     return absl::UnavailableError(absl::StrCat("cannot create the trace '", path, "': ", std::strerror(errno)));
   }
   std::unique_ptr<TraceWriter> writer(new TraceWriter(path, fd, options));
+  writer->in_folder_ = in_folder;
+  writer->unnamed_.store(options.unnamed);
   if (absl::Status status = writer->Initialize(); !status.ok()) {
-    ::unlink(path.c_str());  // what stands there is no trace yet
+    if (in_folder) ::unlink(path.c_str());  // what stands there is no trace yet
     return status;
   }
   return writer;
+}
+
+absl::Status TraceWriter::Appear(const std::string& path) {
+  if (detached_ || !unnamed_.exchange(false) || in_folder_) return absl::OkStatus();
+  if (absl::Status status = MakeWay(path); !status.ok()) return status;
+  const std::string file = absl::StrCat("/proc/self/fd/", fd_);
+  if (::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot create the trace '", path, "': ", std::strerror(errno)));
+  }
+  const std::lock_guard<std::mutex> guard(path_mutex_);
+  path_ = path;
+  return absl::OkStatus();
 }
 
 TraceWriter::TraceWriter(std::string path, int fd, const TraceWriterOptions& options)
@@ -82,11 +107,11 @@ TraceWriter::~TraceWriter() {
 absl::Status TraceWriter::Initialize() {
   // Reserved, not sparse: a store into a mapped page that the disk has no room for would be a SIGBUS in the training run.
   if (const int error = ::posix_fallocate(fd_, 0, kFileHeaderBytes); error != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot reserve space for the trace '", path_, "': ", std::strerror(error)));
+    return absl::UnavailableError(absl::StrCat("cannot reserve space for the trace '", path(), "': ", std::strerror(error)));
   }
   void* map = ::mmap(nullptr, kFileHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (map == MAP_FAILED) {
-    return absl::UnavailableError(absl::StrCat("cannot map the trace '", path_, "': ", std::strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("cannot map the trace '", path(), "': ", std::strerror(errno)));
   }
   header_ = static_cast<FileHeader*>(map);
   if (absl::Status status = AddRing(options_.initial_slots); !status.ok()) return status;
@@ -119,12 +144,12 @@ absl::Status TraceWriter::AddRing(uint32_t slots) {
   const auto offset = static_cast<off_t>(end_offset_);
   if (const int error = ::posix_fallocate(fd_, offset, static_cast<off_t>(total)); error != 0) {
     if (::ftruncate(fd_, offset) != 0) { /* the reader ignores what follows the last whole chunk */ }
-    return absl::UnavailableError(absl::StrCat("cannot reserve ", total, " bytes for the trace '", path_, "': ",
+    return absl::UnavailableError(absl::StrCat("cannot reserve ", total, " bytes for the trace '", path(), "': ",
                                                std::strerror(error)));
   }
   void* map = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, offset);
   if (map == MAP_FAILED) {
-    return absl::UnavailableError(absl::StrCat("cannot map the trace '", path_, "': ", std::strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("cannot map the trace '", path(), "': ", std::strerror(errno)));
   }
   ChunkHeader header{};
   header.type = static_cast<uint32_t>(ChunkType::kRing);
@@ -395,6 +420,8 @@ void TraceWriter::Close() {
     return;
   }
   if (!compressor_.joinable()) return;  // Initialize failed
+  // Before the file says that it is closed, since another process may take the name then.
+  if (unnamed_.load() && in_folder_) ::unlink(path().c_str());
   lock_.lock();
   accepting_.store(false);
   RetireCurrent();

@@ -29,6 +29,7 @@ struct TraceWriterOptions {
   uint32_t initial_slots = 8;
   uint32_t max_slots = 128;     // the ring grows to this while the compressor is behind; then records are lost and counted
   int compression_level = 1;          // zstd
+  bool unnamed = false;               // nothing stands in the folder before Appear(), nor afterwards if that never comes
 };
 
 // Thread rule: every method may be called from any thread, except the destructor. Nothing throws. After Close() or in a
@@ -54,6 +55,10 @@ class TraceWriter {
   // into several objects, since a cut JSON text is lost and counted.
   void AppendMetadata(std::string_view json);
 
+  // Gives a trace of options.unnamed its name, replacing what stands there; any other has its own. The error is one sentence.
+  absl::Status Appear(const std::string& path);
+  bool unnamed() const { return unnamed_.load(std::memory_order_relaxed); }
+
   void AddLoss(LossCause cause, uint64_t count = 1);
   uint64_t losses() const;
 
@@ -62,7 +67,10 @@ class TraceWriter {
   // Call in the child after fork(): the child no longer writes, the parent's trace stays as it is.
   void DetachInChild() { accepting_.store(false, std::memory_order_relaxed); detached_ = true; }
 
-  const std::string& path() const { return path_; }
+  std::string path() const {
+    const std::lock_guard<std::mutex> guard(path_mutex_);
+    return path_;
+  }
 
  private:
   struct Slot {
@@ -88,8 +96,11 @@ class TraceWriter {
   void ReleaseRing();
   bool WriteAll(const void* data, size_t bytes, uint64_t offset);
 
-  const std::string path_;
+  mutable std::mutex path_mutex_;
+  std::string path_;
   const int fd_;
+  bool in_folder_ = true;               // the file has an entry there
+  std::atomic<bool> unnamed_{false};    // still waits for Appear()
   const TraceWriterOptions options_;
   FileHeader* header_ = nullptr;
   const TraceClock clock_;

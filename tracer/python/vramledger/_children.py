@@ -70,7 +70,8 @@ def _install(options, trace, name):
     if installed() is not None:
         return
     try:
-        library = install_or_less(trace, **options["install"])
+        # Most such processes never use CUDA, and many are killed (the workers of a pool), so that none could take its trace away.
+        library = install_or_less(trace, **options["install"], trace_when_used=True)
     except InstallError as error:
         say(f"{error}; {name} runs without vramledger")
         return
@@ -82,7 +83,7 @@ def _install(options, trace, name):
         # A data loader's worker never comes to this.
         torch.cuda._lazy_call(lambda: _tell(name, trace))
         # Processes of a fork server end without C's exit handlers. The last of multiprocessing's own.
-        util.Finalize(None, _close, (library,), exitpriority=-1000)
+        util.Finalize(None, library.close_trace, exitpriority=-1000)
 
 
 def _tell(name, trace):
@@ -95,11 +96,6 @@ def _tell(name, trace):
         say(f"{name} writes its own trace: {shown}")
     except Exception:
         pass  # standard error is closed
-
-
-def _close(library):
-    if not library.drop_unused_trace():
-        library.close_trace()
 
 
 def _when_imported(name, action):

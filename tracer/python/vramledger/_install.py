@@ -51,6 +51,11 @@ def install(trace=None, hooks=True, mode=None, policy=None):
            what VRAMLEDGER_POLICY says, else native. Has no meaning in mode observe.
     Raises InstallError; nothing is changed then.
     """
+    return install_with(trace, hooks, mode, policy)
+
+
+def install_with(trace, hooks, mode, policy, trace_when_used=False):
+    """install(). trace_when_used: the trace appears only when CUDA is used."""
     global _library, _hooks, _by_launcher
     import torch  # a process that the launcher follows is given vramledger by this
 
@@ -78,7 +83,7 @@ def install(trace=None, hooks=True, mode=None, policy=None):
     put_in_place = {"torch": _prepare_torch, "plugin": _prepare_plugin, "observe": _prepare_observe}[mode](library, torch)
     if trace is not None:
         try:
-            library.open_trace(os.fspath(trace))
+            library.open_trace(os.fspath(trace), trace_when_used)
         except LibraryError as error:
             raise TraceError(str(error)) from None
     try:

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from ._install import TraceError, install
+from ._install import TraceError, install_with
 
 
 def say(sentence):
@@ -34,7 +34,7 @@ def name_device_report(trace):
 
 def install_or_less(trace, **options):
     try:
-        return install(trace=trace, **options)
+        return install_with(trace, **options)
     except TraceError as error:
         say(f"{error}; the script runs without a trace")
-        return install(trace=None, **options)
+        return install_with(None, **options)

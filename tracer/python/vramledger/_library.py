@@ -80,7 +80,7 @@ class Library:
             ("set_policy", ctypes.c_int, [ctypes.c_char_p]),
             ("open_trace", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
             ("close_trace", None, []),
-            ("drop_unused_trace", ctypes.c_int, []),
+            ("open_trace_when_used", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
             ("has_trace", ctypes.c_int, []),
             ("hooks_active", None, [ctypes.c_int]),
             ("intern", ctypes.c_uint32, [ctypes.c_char_p]),
@@ -133,17 +133,13 @@ class Library:
         """The address of an exported function, as PyTorch's setters want it."""
         return ctypes.cast(getattr(self._c, function), ctypes.c_void_p).value
 
-    def open_trace(self, path):
-        """Starts the trace; raises LibraryError with one sentence if that fails."""
-        self.call("vramledger_open_trace", ctypes.c_char_p(os.fsencode(path)))
+    def open_trace(self, path, when_used=False):
+        """Starts the trace, whose file may appear only when CUDA is used; raises LibraryError with one sentence if that fails."""
+        self.call("vramledger_open_trace_when_used" if when_used else "vramledger_open_trace", ctypes.c_char_p(os.fsencode(path)))
 
     def set_policy(self, name):
         """False when there is no such policy."""
         return bool(self._set_policy(name.encode()))
-
-    def drop_unused_trace(self):
-        """Ends the trace and takes its file away if CUDA was never used. True if so."""
-        return bool(self._drop_unused_trace())
 
     def has_trace(self):
         return bool(self._has_trace())
