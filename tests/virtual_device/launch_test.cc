@@ -124,6 +124,12 @@ TEST_F(LaunchTest, ADeviceReportThatCannotBeWrittenIsRefused) {
   EXPECT_EQ(refusal(folder + "/d.json"), "");
   std::ofstream(folder + "/d.json") << "of an earlier run";
   EXPECT_EQ(refusal(folder + "/d.json"), "");
+  const fs::path before = fs::current_path();
+  fs::create_directory(folder + "/gone");
+  fs::current_path(folder + "/gone");
+  fs::remove(folder + "/gone");
+  EXPECT_EQ(refusal("d.json"), "there is no current folder for the device report 'd.json'");
+  fs::current_path(before);
   if (geteuid() != 0) {
     fs::permissions(folder, fs::perms::owner_read | fs::perms::owner_exec);
     EXPECT_EQ(refusal(folder + "/e.json"),

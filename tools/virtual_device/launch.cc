@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "tools/virtual_device/core/device_model.h"
+#include "tools/virtual_device/core/environment.h"
 #include "tools/virtual_device/core/memory.h"
 
 namespace vd {
@@ -75,17 +76,19 @@ bool RunThroughPackage(std::vector<std::string>* command, const std::string& mod
   return true;
 }
 
-// What a context takes of the device.
-uint64_t ContextBytes() {
-  const char* said = std::getenv("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT");
-  return said != nullptr && *said != '\0' ? std::strtoull(said, nullptr, 10) : kDefaultContextBytes;
+// PATH from the root on; as it is where the current folder is gone.
+fs::path Absolute(const std::string& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error);
+  return error ? fs::path(path) : absolute;
 }
 
 // Why no summary can be written there; "" if one can. One that stands there is replaced, not written into.
 std::string WhyNoReport(const std::string& file) {
   std::error_code ignored;
-  const fs::path path = fs::absolute(file);
+  const fs::path path = Absolute(file);
   const std::string folder = path.parent_path().string();
+  if (!path.is_absolute()) return "there is no current folder for the device report '" + file + "'";
   if (!fs::is_directory(folder, ignored))
     return "there is no folder '" + folder + "' for the device report '" + file + "'";
   if (fs::is_directory(path, ignored)) return "the device report '" + file + "' is a folder";
@@ -115,7 +118,7 @@ std::string ExecutableFolder() {
 std::string FindStandIns() {
   std::error_code ignored;
   if (const char* wanted = std::getenv("VRAMLEDGER_VIRTUAL_DEVICE_DIR"); wanted != nullptr && *wanted != '\0') {
-    return fs::is_directory(wanted, ignored) ? fs::absolute(wanted, ignored).lexically_normal().string() : "";
+    return fs::is_directory(wanted, ignored) ? Absolute(wanted).lexically_normal().string() : "";
   }
   const fs::path folder = fs::path(ExecutableFolder()) / ".." / "lib" / "virtual_device";
   return fs::is_directory(folder, ignored) ? folder.lexically_normal().string() : "";
@@ -214,7 +217,7 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   if (const char* before = std::getenv("LD_PRELOAD"); before != nullptr && *before != '\0') preload.push_back(before);
   environment["LD_PRELOAD"] = Joined(preload, ":");
   environment["TRITON_LIBCUDA_PATH"] = folder;
-  environment["VRAMLEDGER_VIRTUAL_DEVICE"] = o.device.find('/') != std::string::npos ? fs::absolute(o.device).string() : model.id;
+  environment["VRAMLEDGER_VIRTUAL_DEVICE"] = o.device.find('/') != std::string::npos ? Absolute(o.device).string() : model.id;
   environment["VRAMLEDGER_VIRTUAL_DEVICE_COUNT"] = std::to_string(o.devices);
   environment["VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER"] = o.address_order;
   if (!o.delay_seed.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_DELAY_SEED"] = o.delay_seed;
@@ -224,7 +227,7 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   const char* named = std::getenv("VRAMLEDGER_TRACE");
   if (report.empty() && o.allocator == "native" && named != nullptr && *named != '\0' && std::strchr(named, '%') == nullptr)
     report = std::string(named) + ".device.json";
-  if (!report.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_REPORT"] = fs::absolute(report).string();
+  if (!report.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_REPORT"] = Absolute(report).string();
   return launch;
 }
 

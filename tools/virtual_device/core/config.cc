@@ -7,20 +7,12 @@
 #include <cstring>
 #include <exception>
 
+#include "tools/virtual_device/core/environment.h"
+
 namespace vd {
 namespace {
 
 constexpr int kMostDevices = 16;
-
-const char* Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
-uint64_t NumberOr(const char* name, uint64_t otherwise) {
-  const char* value = Variable(name);
-  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
-}
 
 // "2147483648,1073741824g": the bytes of each pretended process, g = of graphics.
 std::vector<OtherProcess> ProcessList(const char* text) {
@@ -74,7 +66,7 @@ Config ReadConfig() {
   config.installed_count = config.error.empty() ? config.device_count : 0;
   config.device_count = VisibleDevices(config.installed_count);
   config.memory_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_MEMORY", config.model.total_memory_bytes);
-  config.context_bytes = NumberOr("VRAMLEDGER_VIRTUAL_DEVICE_CONTEXT", kDefaultContextBytes);
+  config.context_bytes = ContextBytes();
   config.other_processes = ProcessList(Variable("VRAMLEDGER_VIRTUAL_DEVICE_OTHERS"));
   const char* order = Variable("VRAMLEDGER_VIRTUAL_DEVICE_ADDRESS_ORDER");
   config.address_down = order != nullptr && std::string(order) == "down";

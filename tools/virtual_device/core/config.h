@@ -12,10 +12,6 @@
 
 namespace vd {
 
-// Assumed size of a context on the device, when nothing was said. Recorded out-of-memory runs bound it by 155 MiB
-// on one card and 273 MiB on another; it is an assumption and README.md says so.
-inline constexpr uint64_t kDefaultContextBytes = 160ull << 20;
-
 // A process that is only pretended, and what it holds of every device.
 struct OtherProcess {
   uint64_t bytes = 0;
