@@ -1,6 +1,7 @@
 """Putting the allocator in place: what goes wrong gets one sentence, and training goes on where PyTorch allows."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -205,6 +206,14 @@ def test_options_of_run_that_contradict_each_other_are_refused_before_the_script
                               (["--stacks", "python"], "--stacks records into the trace, and --no-trace writes none")):
         done = bench.run([TOOL, "dryrun", "--no-trace", *options, "--", sys.executable, script], check=False)
         assert done.returncode == 2 and sentence in done.stderr and "STARTED" not in done.stdout
+
+
+def test_run_and_dryrun_describe_their_common_options_alike(bench):
+    helps = [" ".join(bench.run(command, env={"COLUMNS": "200"}).stdout.split()) for command in
+             ([sys.executable, "-m", "vramledger", "run", "--help"], [TOOL, "dryrun", "--help"])]
+    for option in ("--policy", "--stacks", "--no-trace", "--no-hooks"):
+        in_run, in_dryrun = (re.search(rf" {option} (?:\S*{{\S+}} )?(.+?) --?[a-z]", text)[1] for text in helps)
+        assert in_run == in_dryrun, option
 
 
 def test_settings_that_the_policy_has_no_use_for_are_named(bench):

@@ -22,7 +22,8 @@ void RegisterDryrun(CLI::App& app) {
       ->check(CLI::IsMember({"native", "vmm"}));
   command
       ->add_option("--stacks", o->stacks,
-                   "record the stack of every allocation: python, cpp or both (slow: 5-50 us each)")
+                   "record the stack of every allocation: python, cpp or both (modes torch and plugin; slow: "
+                   "5-50 us each)")
       ->check(CLI::IsMember({"python", "cpp", "both"}));
   command->add_flag("--no-trace", o->no_trace, "account, but write no trace");
   command->add_flag("--no-hooks", o->no_hooks, "register no PyTorch hooks: phases from the signals alone, no names");

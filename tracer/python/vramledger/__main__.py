@@ -98,7 +98,8 @@ def main(arguments=None):
     run.add_argument("--policy", choices=POLICIES, help="native: PyTorch's own, to the byte (default); vmm: one that does not fragment")
     run.add_argument("--no-trace", action="store_true", help="account, but write no trace")
     run.add_argument("--no-hooks", action="store_true", help="register no PyTorch hooks: phases from the signals alone, no names")
-    run.add_argument("--stacks", choices=("python", "cpp", "both"), help="record the stack of every allocation (modes torch and plugin; slow: 5-50 us each)")
+    run.add_argument("--stacks", choices=("python", "cpp", "both"),
+                     help="record the stack of every allocation: python, cpp or both (modes torch and plugin; slow: 5-50 us each)")
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module name")
     run.add_argument("script")
     run.add_argument("arguments", nargs=argparse.REMAINDER)
