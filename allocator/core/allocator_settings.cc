@@ -209,8 +209,8 @@ std::string AllocatorSettings::WithoutEffect() const {
   if (max_non_split_rounding != large_segment_size) names.push_back("max_non_split_rounding_mb");
   if (garbage_collection_threshold != 0) names.push_back("garbage_collection_threshold");
   if (names.empty()) return "";
-  return absl::StrCat("policy vmm has no segments to cut or to give back, except for private pools: ",
-                      absl::StrJoin(names, ", "), names.size() == 1 ? " has" : " have", " no effect with it");
+  return absl::StrCat("policy vmm has no segments to cut or to give back: ", absl::StrJoin(names, ", "),
+                      names.size() == 1 ? " has" : " have", " an effect on private pools only");
 }
 
 std::string AllocatorSettings::ToString() const {

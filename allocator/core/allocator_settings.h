@@ -66,7 +66,7 @@ struct AllocatorSettings {
   // Reads PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, from the environment: PyTorch's order; and the policy from
   // VRAMLEDGER_POLICY (native, vmm).
   static absl::StatusOr<AllocatorSettings> FromEnvironment();
-  // One sentence that names those settings that the policy has no use for; empty if there are none.
+  // One sentence that names those settings that the policy uses for private pools alone; empty if there are none.
   std::string WithoutEffect() const;
   // The settings that differ from the defaults, in the same syntax.
   std::string ToString() const;

@@ -100,13 +100,12 @@ TEST(AllocatorSettings, WhatThePolicyHasNoUseForIsNamed) {
   EXPECT_EQ(s->WithoutEffect(), "");
   s->policy = AllocatorSettings::Policy::kVmm;
   EXPECT_EQ(s->WithoutEffect(),
-            "policy vmm has no segments to cut or to give back, except for private pools: max_split_size_mb, "
-            "garbage_collection_threshold have no effect with it");
+            "policy vmm has no segments to cut or to give back: max_split_size_mb, garbage_collection_threshold have an "
+            "effect on private pools only");
   s = AllocatorSettings::Parse("expandable_segments:True,large_segment_size_mb:40");
   s->policy = AllocatorSettings::Policy::kVmm;
   EXPECT_EQ(s->WithoutEffect(),
-            "policy vmm has no segments to cut or to give back, except for private pools: large_segment_size_mb has no "
-            "effect with it");
+            "policy vmm has no segments to cut or to give back: large_segment_size_mb has an effect on private pools only");
   s = AllocatorSettings::Parse("roundup_power2_divisions:4,per_process_memory_fraction:0.5");
   s->policy = AllocatorSettings::Policy::kVmm;
   EXPECT_EQ(s->WithoutEffect(), "");

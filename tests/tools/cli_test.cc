@@ -159,10 +159,19 @@ TEST(Tool, SaysWhatIsNoCommandAndWhatIsNoCard) {
 
 TEST(Tool, OptionsThatContradictEachOtherAreRefused) {
   const std::string trace = Golden("training.events");
+  const std::string vmm = Temporary(
+      "vmm.events",
+      R"(vramledger events 1
+meta {"allocator":{"mode":"torch","policy":"vmm","settings":""},"devices":[{"index":0,"total_bytes":1073741824}]}
+phase forward
+alloc a 10M
+)");
+  const std::string idle = "max_split_size_mb has an effect on private pools only, and a trace does not tell which";
   const std::pair<std::string, std::string> kCases[] = {
       {"export " + trace + " --json --format csv", "--json and --format csv contradict each other"},
       {"replay " + trace + " --device t4 --capacity 24GiB", "both say how much memory there is: give one of them"},
-      {"replay " + trace + " --policy vmm --settings max_split_size_mb:64", "max_split_size_mb has no effect with it"}};
+      {"replay " + trace + " --policy vmm --settings max_split_size_mb:64", idle},
+      {"replay " + vmm + " --settings max_split_size_mb:64", idle}};
   for (const auto& [arguments, words] : kCases) {
     const Outcome o = Tool(arguments);
     EXPECT_EQ(o.code, 2) << o.output;
@@ -171,6 +180,7 @@ TEST(Tool, OptionsThatContradictEachOtherAreRefused) {
   }
   EXPECT_EQ(Tool("export " + trace + " --json --format json").code, 0);
   EXPECT_EQ(Tool("replay " + trace + " --policy vmm --settings roundup_power2_divisions:4").code, 0);
+  EXPECT_EQ(Tool("replay " + vmm + " --policy native --settings max_split_size_mb:64").code, 0);
 }
 
 TEST(Tool, NeverWritesOverItsInput) {

@@ -63,8 +63,6 @@ void RegisterReplay(CLI::App& app) {
       if (!settings.ok()) throw Failure{kExitUsage, std::string(settings.status().message())};
       if (!settings->notes.empty()) throw Failure{kExitUsage, Cat("--settings: ", settings->notes.front())};
       question.settings = *settings;
-      question.settings->policy = question.policy.value_or(AllocatorSettings::Policy::kNative);
-      if (const std::string idle = question.settings->WithoutEffect(); !idle.empty()) throw Failure{kExitUsage, idle};
     }
     if (!o->device.empty()) question.capacity_bytes = CapacityOf(o->device);
     if (!o->capacity.empty()) question.capacity_bytes = ParseCapacity(o->capacity);
@@ -73,6 +71,9 @@ void RegisterReplay(CLI::App& app) {
     const EventInput input = OpenOrFail(o->input);
     const absl::StatusOr<ReplayReport> report = Replay(input, question);
     if (!report.ok()) FailAnalysis(o->input, report.status());
+    // Not before: the policy may be the recorded one.
+    if (const std::string idle = report->settings.WithoutEffect(); question.settings && !idle.empty())
+      throw Failure{kExitUsage, Cat("--settings: ", idle, ", and a trace does not tell which requests went to one")};
     if (o->json) {
       WriteJson("", ReplayJson(*report));
     } else {
