@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -19,6 +19,8 @@ struct Known {
   PyObject* reference;  // a weak reference: another object may come to live at the same address
   uint32_t name;        // string id of the module's path
 };
+
+using Table = absl::flat_hash_map<PyObject*, Known>;
 
 // What attach() was given. The callbacks let pass only what is no Exception (an interrupt, an exit), which then ends the call.
 struct State {
@@ -33,8 +35,8 @@ struct State {
   PyObject* result = nullptr;  // (module, args, output) after each, while watched
   bool watch_results = false;
   PyObject* training = nullptr;  // the string
-  absl::flat_hash_map<PyObject*, Known>* known = nullptr;
-  size_t sweep_at = 4096;  // modules: then the dead are dropped
+  Table* known = nullptr;
+  size_t room = 0;  // modules that `known` was made for
 };
 
 State state;
@@ -62,21 +64,40 @@ bool HasAsFirst(PyObject* object, PyObject* reference) {
 
 void Forget() {
   // Dropping a reference may run code that comes back here.
-  auto old = std::move(*state.known);
+  const Table old = std::move(*state.known);
   state.known->clear();
-  for (auto& [object, known] : old) Py_DECREF(known.reference);
+  state.room = 0;
+  for (const auto& [object, known] : old) Py_DECREF(known.reference);
 }
 
-void Sweep() {
-  std::vector<PyObject*> dead;
-  for (auto it = state.known->begin(); it != state.known->end();) {
-    const auto here = it++;
-    if (Refers(here->second.reference, here->first)) continue;
-    dead.push_back(here->second.reference);
-    state.known->erase(here);
+// A new table that takes so many modules without asking for memory; null if there is none. One of absl's whose own growth fails can neither
+// be used nor destroyed any more, so none is let grow, and one that fails here goes without its destructor.
+Table* TableFor(size_t modules) {
+  auto* table = new (std::nothrow) Table();
+  if (table == nullptr) return nullptr;
+  try {
+    table->reserve(modules);
+  } catch (const std::bad_alloc&) {
+    ::operator delete(table);
+    return nullptr;
   }
-  state.sweep_at = std::max<size_t>(4096, 2 * state.known->size());
-  for (PyObject* reference : dead) Py_DECREF(reference);
+  return table;
+}
+
+// Makes room for more modules, and drops the dead. False, with nothing changed, if out of memory.
+bool Sweep() {
+  constexpr size_t kLeast = 56;  // they fill one of absl's tables
+  // As if all lived: whether they do would be asked anew at every call while memory is short.
+  Table* swept = TableFor(std::max(kLeast, 2 * state.known->size()));
+  if (swept == nullptr) return false;
+  Table* old = std::exchange(state.known, swept);
+  for (auto& [object, known] : *old) {
+    if (Refers(known.reference, object)) swept->emplace(object, std::exchange(known, Known{}));
+  }
+  state.room = std::max(kLeast, 2 * swept->size());
+  for (const auto& [object, known] : *old) Py_XDECREF(known.reference);
+  delete old;
+  return true;
 }
 
 // Drops an error that is the hooks' own; false for an interrupt or an exit, which stays.
@@ -101,10 +122,12 @@ uint32_t NameOf(PyObject* module, bool* follow) {
     Forgiven();
     return 0;
   }
-  PyObject* stale = nullptr;
-  if (state.known->size() >= state.sweep_at) Sweep();
+  if (state.known->size() >= state.room && !Sweep()) {
+    Py_DECREF(reference);
+    return 0;  // it will be asked for again
+  }
   Known& entry = (*state.known)[module];
-  stale = entry.reference;
+  PyObject* stale = entry.reference;
   entry = {reference, static_cast<uint32_t>(name)};
   Py_XDECREF(stale);
   return static_cast<uint32_t>(name);
@@ -160,7 +183,7 @@ PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
     PyObject* training = PyObject_GetAttr(module, state.training);
     trains = training != nullptr ? PyObject_IsTrue(training) : 0;
     Py_XDECREF(training);
-    if (PyErr_Occurred()) PyErr_Clear();
+    if (!Forgiven()) return nullptr;
   }
   state.enter(name, trains > 0);
   PyObject* output = state.original(callable, args, nargsf, names);
@@ -197,7 +220,8 @@ PyObject* Attach(PyObject*, PyObject* args) {
   }
   state.training = PyUnicode_InternFromString("training");
   if (state.training == nullptr) return nullptr;
-  state.known = new absl::flat_hash_map<PyObject*, Known>();
+  state.known = new (std::nothrow) Table();
+  if (state.known == nullptr) return PyErr_NoMemory();
   state.enter = reinterpret_cast<void (*)(uint32_t, int)>(static_cast<uintptr_t>(enter));
   state.exit = reinterpret_cast<void (*)()>(static_cast<uintptr_t>(exit));
   state.depth = reinterpret_cast<size_t (*)()>(static_cast<uintptr_t>(depth));
