@@ -1,5 +1,6 @@
 """Runs training scripts on the official wheel and the virtual device, each in a process of its own."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -14,7 +15,17 @@ BUILD = Path(os.environ.get("VRAMLEDGER_BUILD", ROOT / "build"))
 TOOL = BUILD / "bin" / "vramledger"
 LIBRARY = BUILD / "lib" / "libvramledger_allocator.so"
 EXAMPLES = ROOT / "tools" / "examples"
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).with_name("site")), os.environ.get("PYTHONPATH"))))
+SITE = Path(__file__).with_name("site")
+TORCH = tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
+
+
+def ends_may_abort(torch=TORCH, python=sys.version_info):
+    """Whether this PyTorch can abort at the end of a process by itself, so that the processes of tests need what is in site/."""
+    return torch >= (2, 15) and python < (3, 14)
+
+
+if ends_may_abort():
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
 
 
 class Bench:

@@ -1,8 +1,11 @@
 """How programs end: in every mode with the exit code that they would have had, and with a complete trace."""
 
+import os
+import sys
 import textwrap
 
 import pytest
+from conftest import SITE, ends_may_abort
 
 MODES = ("plugin", "torch", "observe")
 
@@ -43,8 +46,8 @@ ENDINGS = {
         assert os.waitpid(child, 0)[1] == 0
         more = torch.ones(1 << 20, device="cuda")
         """,
-    # site/sitecustomize.py makes this end well: a backward thread that waits for the interpreter when that ends aborts the process, whatever the
-    # allocator.
+    # On PyTorch 2.15 it is site/sitecustomize.py that makes this end well: a backward thread that waits for the interpreter when that ends aborts the
+    # process, whatever the allocator.
     "right_after_a_backward": """
         model = torch.nn.Linear(64, 64).cuda()
         sys.setswitchinterval(1000)
@@ -147,3 +150,20 @@ def test_two_processes_train_with_distributed_data_parallel(bench):
         assert len(report["steps"]) == 2
         sizes = {c: v["requested_bytes"] for c, v in report["peak"]["categories"].items()}
         assert sizes["parameter"] == 4 * (256 * 256 + 256)
+
+
+def test_the_way_out_of_processes_is_changed_only_where_pytorch_itself_aborts(bench):
+    assert not ends_may_abort((2, 11), (3, 11)) and not ends_may_abort((2, 12), (3, 13)) and not ends_may_abort((2, 15), (3, 14))
+    assert ends_may_abort((2, 15), (3, 13)) and ends_may_abort((3, 0), (3, 11))
+    done = bench.run([sys.executable, "-c", "import contextvars; print(contextvars.copy_context.__module__)"])
+    assert done.stdout.strip() == ("sitecustomize" if ends_may_abort() else "_contextvars")
+
+
+def test_the_machines_own_sitecustomize_runs_behind_that_of_the_tests(bench):
+    own = bench.folder / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('OWN', __name__, __file__)")
+    script = "import contextvars, sitecustomize; print(contextvars.copy_context.__module__, sitecustomize.__file__)"
+    done = bench.run([sys.executable, "-c", script], env={"PYTHONPATH": os.pathsep.join((str(SITE), str(own)))})
+    assert done.stdout.split("\n")[:2] == [f"OWN sitecustomize {own}/sitecustomize.py", f"sitecustomize {own}/sitecustomize.py"]
+    assert not done.stderr

@@ -1,4 +1,5 @@
-"""For the processes that the tests start: none ends while PyTorch's backward threads still hold a Python object.
+"""For the processes that the tests start with PyTorch 2.15 or newer and Python before 3.14 (see conftest.py; others never import this): none
+ends while PyTorch's backward threads still hold a Python object.
 
 PyTorch 2.15 (2.11 does not) hands a copy of the caller's context to the threads of a backward call. Such a thread may drop it after the call
 has returned; where the interpreter is ending by then, Python before 3.14 ends the thread inside a destructor, and the process aborts
@@ -7,6 +8,9 @@ with "terminate called without an active exception": with PyTorch's own allocato
 
 import atexit
 import contextvars
+import importlib.machinery
+import importlib.util
+import os
 import sys
 import time
 import weakref
@@ -30,3 +34,16 @@ def _wait():
 
 contextvars.copy_context = _copy_context
 atexit.register(_wait)
+
+
+def _run_the_one_behind():
+    """The machine's own sitecustomize, which Python would have imported had this one not stood before it."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    behind = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    spec = importlib.machinery.PathFinder.find_spec(__name__, behind)
+    if spec is not None and spec.loader is not None:
+        sys.modules[__name__] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+_run_the_one_behind()
