@@ -182,7 +182,8 @@ std::string Plugin::OpenTrace(const std::string& path, bool when_used) {
   std::lock_guard<std::mutex> guard(trace_mutex_);
   if (const TraceWriter* const w = writer()) return absl::StrCat("a trace is already being written to '", w->path(), "'");
   const char* rank = std::getenv("RANK");
-  const std::string name = FreeName(absl::StrReplaceAll(path, {{"%p", absl::StrCat(::getpid())}, {"%r", rank != nullptr ? rank : "0"}}));
+  const std::string name = FreeName(
+      absl::StrReplaceAll(path, {{"%p", absl::StrCat(::getpid())}, {"%r", rank != nullptr ? rank : "0"}}));
   TraceWriterOptions options;
   options.unnamed = when_used && !ready_.load(std::memory_order_acquire);
   auto created = TraceWriter::Create(name, options);

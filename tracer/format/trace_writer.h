@@ -29,7 +29,7 @@ struct TraceWriterOptions {
   uint32_t initial_slots = 8;
   uint32_t max_slots = 128;     // the ring grows to this while the compressor is behind; then records are lost and counted
   int compression_level = 1;          // zstd
-  bool unnamed = false;               // nothing stands in the folder before Appear(), nor afterwards if that never comes
+  bool unnamed = false;  // nothing stands in the folder before Appear(), nor afterwards if that never comes
 };
 
 // Thread rule: every method may be called from any thread, except the destructor. Nothing throws. After Close() or in a
@@ -55,7 +55,8 @@ class TraceWriter {
   // into several objects, since a cut JSON text is lost and counted.
   void AppendMetadata(std::string_view json);
 
-  // Gives a trace of options.unnamed its name, replacing what stands there; any other has its own. The error is one sentence.
+  // Gives a trace of options.unnamed its name, replacing what stands there; any other has its own. The error is one
+  // sentence.
   absl::Status Appear(const std::string& path);
   bool unnamed() const { return unnamed_.load(std::memory_order_relaxed); }
 
