@@ -253,6 +253,36 @@ TEST(Advise, ARunThatFragmentationKeepsOutIsReplayedWithExpandableSegments) {
       << AdviceText(*a, false);
 }
 
+// The states (200 MiB) come at the end of the first step; the second one's backward holds them beside its 500 MiB.
+TEST(Advise, OneStepDoesNotShowWhatTheNextOneHolds) {
+  const std::string start = Cat("meta {\"batch_size\":40,", kCard,
+                                "}\nsegment a 500M\nsegment s 200M\nphase load\nalloc w 100M in=a\nname w parameter w\n");
+  const auto step = [](bool first) {
+    return Cat("phase forward\nalloc x 400M in=a at=100M\nphase backward\nfree x\nphase optimizer\n",
+               first ? "alloc m 200M in=s\nname m optimizer_state w.m\n" : "", "step Adam\n");
+  };
+  AdviceQuestion question;
+  question.capacity = uint64_t{600} << 20;
+  question.headroom_share = 0;
+  const auto one = Advise(Events(start + step(true)), nullptr, question);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_FALSE(one->baseline_fits);
+  ASSERT_EQ(one->cautions.size(), 1u);
+  EXPECT_NE(one->cautions[0].find("would need 200.0 MiB more"), std::string::npos) << one->cautions[0];
+  question.capacity = uint64_t{800} << 20;
+  EXPECT_TRUE(Advise(Events(start + step(true)), nullptr, question)->baseline_fits);
+  const auto two = Advise(Events(start + step(true) + step(false)), nullptr, question);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_TRUE(two->cautions.empty());
+}
+
+TEST(Advise, ATraceWithoutAllocationsGetsNone) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const auto a = Advise(Events("phase load\nsegment a 2M\n"), nullptr, question);
+  EXPECT_EQ(a.status().message(), "test: no allocation could be read, so there is nothing to advise on");
+}
+
 TEST(Advise, ALeakIsSaidBeforeAnySetting) {
   std::string text = "meta {\"batch_size\":4}\nphase load\nalloc w 100M\nname w parameter w\n";
   for (int i = 0; i < 12; ++i)

@@ -399,6 +399,34 @@ TEST(Verdicts, Workspace) {
   EXPECT_EQ(Ids(PassingWorkspace("Conv2d", "optimizer")).find("PEAK_WORKSPACE"), std::string::npos);
 }
 
+// Each optimizer's step counts as one, and the place leaks in every second.
+TEST(Verdicts, ALeakBesideTwoOptimizersInTurns) {
+  const auto rounds = [](const char* kept) {
+    return Ids(std::string(R"(phase load
+segment a 40M
+alloc p 20M in=a
+name p parameter w
+repeat 8
+phase forward
+)") + kept + R"(
+alloc x 20M in=a at=20M module=D
+phase backward
+free x
+phase optimizer
+step AdamD
+phase forward
+alloc y 20M in=a at=20M module=D
+phase backward
+free y
+phase optimizer
+step AdamG
+end
+)");
+  };
+  EXPECT_EQ(rounds("alloc kept{i} 2M module=D"), "LEAK_STEADY");
+  EXPECT_EQ(rounds("alloc kept{i} 2M module=D\nfree kept{i}"), "");
+}
+
 // The list of kept outputs dies with the interpreter, after the last step.
 TEST(Verdicts, ALeakThatEndsWithTheProgramIsALeak) {
   const Analysis a = Replay(Training(50, "alloc kept{i} 2M module=net.head\n") + R"(repeat 50

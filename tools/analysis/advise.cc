@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "tools/analysis/advise_cautions.h"
 #include "tools/analysis/advise_precision.h"
 #include "tools/analysis/batch_model.h"
 #include "tools/analysis/format_text.h"
@@ -51,18 +52,20 @@ class Adviser {
     out_.analysis = *std::move(analysis);
     const Metadata metadata(out_.analysis.source.metadata_json);
     const Timeline& t = timeline();
+    if (t.allocations == 0)
+      return absl::InvalidArgumentError(Cat(input_.path(), ": no allocation could be read, so there is nothing to advise on"));
     out_.capacity = question_.capacity;
     out_.headroom_share = question_.headroom_share;
     out_.outside = t.device_sampled ? t.outside_peak_bytes : 0;
     if (!t.device_sampled)
       out_.notes.push_back("memory outside the allocator was not sampled and is not taken off the capacity");
     const auto allowed = static_cast<uint64_t>(static_cast<double>(out_.capacity) * (1 - out_.headroom_share));
-    out_.usable = allowed > out_.outside ? allowed - out_.outside : 0;
+    out_.usable = room_ = allowed > out_.outside ? allowed - out_.outside : 0;
     out_.baseline_peak = t.peak.total.rounded;
     batch_varies_ = JsonBool(metadata.root(), "batch_size_varies");
     if (!batch_varies_) out_.batch = metadata.batch_size();
     if (absl::Status s = ReadSecond(metadata); !s.ok()) return s;
-    ReadLeak();
+    ReadCautions();
     LeaveOutWhatWasGotOver(metadata);
     ReadReserved(metadata);
     ReadFailure(metadata);
@@ -79,11 +82,11 @@ class Adviser {
     for (Suggestion& s : out_.suggestions) {
       if (s.id != "EXPANDABLE_SEGMENTS") {
         s.predicted_reserved = Reserved(s.predicted_peak);
-        s.fits = s.predicted_reserved.value_or(s.predicted_peak) <= out_.usable;
+        s.fits = s.predicted_reserved.value_or(s.predicted_peak) <= room_;
       }
       if (RanOutForGood() && !out_.ran_out->whole_step) {
         s.fits = false;
-        s.method += "; a lower bound, as the run did not finish a step with all that it holds";
+        s.method += "; a lower bound, as the run ended before a whole step with the optimizer's states";
       }
     }
     // Those that fit first; the batch before the others, then by price in time.
@@ -102,12 +105,12 @@ class Adviser {
     if (LowersPeak(timeline(), s.predicted_peak)) out_.suggestions.push_back(std::move(s));
   }
 
-  void ReadLeak() {
-    for (const Verdict& v : Judge(out_.analysis)) {
-      if (v.id == "LEAK_STEADY")
-        out_.cautions.push_back(Cat("LEAK_STEADY: ", v.sentence,
-                                    " No setting helps against a leak, it only puts the failure off: mend it first. ",
-                                    v.suggestion));
+  void ReadCautions() {
+    out_.cautions = LeakCautions(out_.analysis);
+    if (RanOutForGood()) return;
+    if (const std::optional<LaterStep> later = AfterTheOnlyStep(timeline())) {
+      room_ -= std::min(room_, later->more_bytes);
+      out_.cautions.push_back(later->caution);
     }
   }
 
@@ -121,7 +124,7 @@ class Adviser {
     const Timeline& t = timeline();
     ratio_ = ReservedRatio(t);
     if (ratio_) out_.baseline_reserved = static_cast<uint64_t>(static_cast<double>(t.peak.total.rounded) * *ratio_);
-    out_.baseline_fits = out_.baseline_reserved.value_or(out_.baseline_peak) <= out_.usable;
+    out_.baseline_fits = out_.baseline_reserved.value_or(out_.baseline_peak) <= room_;
     if (other_) {
       if (const std::optional<double> second = ReservedRatio(other_->timeline))
         ratio_ = std::max(ratio_.value_or(1), *second);
@@ -175,9 +178,9 @@ class Adviser {
   void ExpandableAlone() {
     // A replay takes no capacity for a device without limit.
     if (!expandable_ || out_.baseline_fits || out_.usable == 0) return;
-    if (expandable_->reserved > out_.usable) {
+    if (expandable_->reserved > room_) {
       // It may hold less where it must.
-      const absl::StatusOr<ReplayReport> tight = ReplayExpandable(out_.usable);
+      const absl::StatusOr<ReplayReport> tight = ReplayExpandable(room_);
       if (!tight.ok() || tight->out_of_memory) return;
       expandable_->reserved = tight->peak_reserved_bytes;
     }
@@ -337,7 +340,8 @@ class Adviser {
     }
     if (!from->failures.empty() && !out_.ran_out->whole_step) {
       out_.notes.push_back(
-          Cat("the run did not finish one step, so what a step needs is not known: record a run at a smaller batch",
+          Cat("the run ended before a whole step with the optimizer's states, so what a step needs is not known: record a run at a "
+              "smaller batch",
               batch >= 2 ? Cat(" (such as ", batch / 2, ")") : std::string(), " and ask again"));
       return absl::OkStatus();
     }
@@ -359,7 +363,7 @@ class Adviser {
       return largest && *largest != 0 ? largest : std::nullopt;
     };
     const auto per_allocated = ratio_ ? *ratio_ * (1 + kFragmentationGrowth) : 1.0;
-    const auto allocated_limit = static_cast<uint64_t>(static_cast<double>(out_.usable) / per_allocated);
+    const auto allocated_limit = static_cast<uint64_t>(static_cast<double>(room_) / per_allocated);
     const std::optional<uint64_t> largest = largest_for(allocated_limit);
     const auto price_of = [batch](uint64_t n) {
       return n >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
@@ -379,14 +383,14 @@ class Adviser {
     }
     const double per_expandable = ExpandableRatio() * (1 + kFragmentationGrowth);
     const std::optional<uint64_t> expandable =
-        largest_for(static_cast<uint64_t>(static_cast<double>(out_.usable) / per_expandable));
+        largest_for(static_cast<uint64_t>(static_cast<double>(room_) / per_expandable));
     if (may_expand_ && expandable && *expandable > largest.value_or(0)) {
       Suggestion s;
       s.id = "EXPANDABLE_SEGMENTS";
       s.settings = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}, {"batch_size", *expandable}};
       s.predicted_peak = model.Peak(static_cast<double>(*expandable));
       s.predicted_reserved = static_cast<uint64_t>(static_cast<double>(s.predicted_peak) * per_expandable);
-      s.fits = *s.predicted_reserved <= out_.usable;
+      s.fits = *s.predicted_reserved <= room_;
       s.method = Cat(method, "; free pages serve any request: ", ExpandableMethod());
       s.price = Cat(price_of(*expandable), "; needs driver support");
       out_.suggestions.push_back(std::move(s));
@@ -481,6 +485,7 @@ class Adviser {
   const AdviceQuestion question_;
   Hindsight hindsight_;
   std::optional<Analysis> other_;
+  uint64_t room_ = 0;            // of the usable bytes, for what the recorded steps need
   std::optional<double> ratio_;  // reserved for each allocated byte; the worse of two traces
   bool may_expand_ = false;      // fragmentation is known, and segments were not expandable
   std::optional<Verified> expandable_;

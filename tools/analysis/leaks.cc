@@ -1,6 +1,7 @@
 #include "tools/analysis/leaks.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "absl/container/flat_hash_set.h"
 
@@ -9,12 +10,18 @@ namespace {
 
 // A place leaks steadily when it left blocks behind in at least this many steps ...
 constexpr uint64_t kMinSteps = 4;
-// ... and in at least this share of the steps from its first to its last one.
+// ... and in at least this share of the steps from its first to its last one, of those of one optimizer.
 constexpr double kMinStepShare = 0.75;
 
 }  // namespace
 
-std::vector<LeakSuspect> LeakWatch::Suspects(const BlockTable& table, int device, uint32_t last_step,
+uint32_t StepsOfARound(const std::vector<StepSummary>& steps) {
+  absl::flat_hash_set<std::string_view> optimizers;
+  for (const StepSummary& step : steps) optimizers.insert(step.optimizer);
+  return std::max<uint32_t>(1, static_cast<uint32_t>(optimizers.size()));
+}
+
+std::vector<LeakSuspect> LeakWatch::Suspects(const BlockTable& table, int device, uint32_t last_step, uint32_t round,
                                              const std::function<std::string(uint32_t)>& site) const {
   struct Group {
     LeakSuspect suspect;
@@ -44,8 +51,8 @@ std::vector<LeakSuspect> LeakWatch::Suspects(const BlockTable& table, int device
   std::vector<LeakSuspect> out;
   for (auto& [key, g] : groups) {
     const auto steps = static_cast<double>(g.steps.size());
-    if (g.steps.size() < kMinSteps || steps < kMinStepShare * (g.last - g.first + 1)) continue;
-    if (g.last + 2 < last_step) continue;     // it stopped
+    if (g.steps.size() < kMinSteps || steps * round < kMinStepShare * (g.last - g.first + 1)) continue;
+    if (g.last + 1 + round < last_step) continue;  // it stopped
     if (late_frees_.contains(key)) continue;  // some of its kind do come back, only later: no steady leak
     g.suspect.steps = g.steps.size();
     g.suspect.site = site(g.module);

@@ -14,6 +14,9 @@
 
 namespace vramledger {
 
+// How many optimizers take their steps in turns: a place that leaks does so once in that many steps. At least 1.
+uint32_t StepsOfARound(const std::vector<StepSummary>& steps);
+
 class LeakWatch {
  public:
   // A block of the device is freed in `step`.
@@ -27,8 +30,9 @@ class LeakWatch {
     }
     freed_since_step_.clear();
   }
-  // The end: `table` holds what is still alive. What was freed after the last step is judged as alive.
-  std::vector<LeakSuspect> Suspects(const BlockTable& table, int device, uint32_t last_step,
+  // The end: `table` holds what is still alive. What was freed after the last step is judged as alive. `round`: see
+  // StepsOfARound.
+  std::vector<LeakSuspect> Suspects(const BlockTable& table, int device, uint32_t last_step, uint32_t round,
                                     const std::function<std::string(uint32_t)>& site) const;
 
  private:

@@ -57,10 +57,13 @@ class Writer {
   void Headline() {
     const std::string where = metadata_.virtual_device() ? ", on a virtual device" : "";
     if (t_.allocations == 0) {
-      out_ += Bold(Cat("No allocation was recorded on device ", t_.device, where, ".")) + "\n";
-      out_ +=
-          "Either the program asked for no memory there, or another process did, whose trace is another file, or\n"
-          "PYTORCH_NO_CUDA_MEMORY_CACHING=1 sent every request past the allocator.\n";
+      out_ += Bold(Cat("No allocation was ", a_.source.health.damage.empty() ? "recorded" : "readable", " on device ",
+                       t_.device, where, ".")) +
+              "\n";
+      if (a_.source.health.damage.empty())
+        out_ +=
+            "Either the program asked for no memory there, or another process did, whose trace is another file, or\n"
+            "PYTORCH_NO_CUDA_MEMORY_CACHING=1 sent every request past the allocator.\n";
     } else if (JsonBool(metadata_.root(), "state_only")) {
       out_ +=
           Bold(Cat("State: ", HumanBytes(t_.peak.total.rounded), " allocated of ", HumanBytes(t_.reserved_peak_bytes),

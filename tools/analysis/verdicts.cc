@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tools/analysis/format_text.h"
+#include "tools/analysis/leaks.h"
 #include "tools/analysis/metadata.h"
 #include "tools/analysis/predictions.h"
 #include "tools/foreign/text.h"
@@ -182,12 +183,14 @@ class Judging {
 
   // ---- growth ----
   bool FloorRises(uint64_t* growth_per_step) const {
-    // Ends of steps; the first two see the optimizer state and the first gradients appear.
-    if (t_.steps.size() < 5) return false;
-    const auto first = t_.steps.begin() + 2;
+    // Ends of steps, each with that of the same optimizer before it; the first two rounds see the optimizer state and the
+    // first gradients appear.
+    const auto round = static_cast<ptrdiff_t>(StepsOfARound(t_.steps));
+    if (t_.steps.end() - t_.steps.begin() < 2 * round + 3) return false;
+    const auto first = t_.steps.begin() + 2 * round;
     size_t rises = 0, falls = 0;
-    for (auto it = first + 1; it != t_.steps.end(); ++it) {
-      const auto before = (it - 1)->floor_bytes;
+    for (auto it = first + round; it < t_.steps.end(); ++it) {
+      const auto before = (it - round)->floor_bytes;
       if (it->floor_bytes > before) ++rises;
       if (it->floor_bytes < before) ++falls;
     }
