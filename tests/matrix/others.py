@@ -174,6 +174,7 @@ def lbfgs():
     return tally
 
 
+PROCESS_GROUPS = ("two towers, DDP", "two towers, DDP views", "blocks, FSDP")
 CASES = {
     "recommender": ("large embeddings, Adam", recommender),
     "recommender, sparse": ("sparse gradients, SparseAdam", sparse_recommender),

@@ -11,6 +11,7 @@ import traceback
 
 import language
 import others
+import torch
 import vision
 
 import vramledger
@@ -18,11 +19,19 @@ import vramledger
 CASES = {**language.CASES, **vision.CASES, **others.CASES}
 
 
+def mode_for(name):
+    """The plug-in, except where PyTorch lets none serve: from 2.15 on NCCL's process group, as it goes, asks the allocator to detach its
+    hook, which PyTorch refuses a plug-in; raised in a destructor, that ends the process.
+    """
+    refused = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+    return "torch" if refused and name in others.PROCESS_GROUPS else "plugin"
+
+
 def child(name, options, function, trace, out):
     result = {"name": name, "options": options, "trace": trace}
     begin = time.monotonic()
     try:
-        vramledger.install(trace=trace, mode="plugin")
+        vramledger.install(trace=trace, mode=mode_for(name))
         result["walked"] = function().to_json()
     except BaseException:
         result["error"] = traceback.format_exc()
