@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import torch
 from conftest import ROOT
 
 SCRIPT = Path(__file__).with_name("memory_api.py")
@@ -35,7 +36,8 @@ def test_the_table_of_memory_functions(bench):
     text = ("# PyTorch's memory functions under vramledger\n\nMade by `tests/python/test_memory_api.py`, on the virtual device. Each function is called once; what does "
             "not work shows its refusal.\n`list_gpu_processes` needs NVIDIA's management library. A change of the allocator is refused once there is one in use.\n\n"
             + "\n".join(rows) + "\n")
-    (ROOT / "tests" / "results" / "torch_api.md").write_text(text)
+    if torch.__version__.startswith("2.11"):  # the table is that of the PyTorch that tests/run.sh runs on
+        (ROOT / "tests" / "results" / "torch_api.md").write_text(text)
 
     for mode in ("torch", "observe"):
         refused = {name for name, answer in answers[mode].items() if answer != "works"}
