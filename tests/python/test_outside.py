@@ -112,6 +112,17 @@ def test_a_tool_that_has_cupti_keeps_it(bench):
     assert "missing or not complete: CUPTI is in use by a profiler, and serves one tool at a time." in text
 
 
+def test_a_profiler_that_runs_already_keeps_cupti(bench):
+    bench.dryrun("""
+    import torch, vramledger
+    x = torch.ones(1000, device="cuda")
+    with torch.profiler.profile(activities=list(torch.profiler.supported_activities())):
+        vramledger.install(trace="t.vlt", mode="observe")
+        y = torch.ones(1000, device="cuda")
+    """)
+    assert bench.json("report", bench.folder / "t.vlt")["outside"]["cupti"] == "CUPTI is in use by a profiler, and serves one tool at a time"
+
+
 def test_a_failure_is_sampled(bench):
     trace = bench.folder / "t.vlt"
     bench.dryrun("""

@@ -36,7 +36,11 @@ def share_cupti(library):
         return
     for name in names:
         setattr(profiler, name, _after(library.yield_cupti, getattr(profiler, name)))
-    library.watch_with_cupti()
+    # The profiler of PyTorch 2.15 does not subscribe, so CUPTI itself would let us take its buffers.
+    if torch.autograd._profiler_enabled():
+        library.metadata({"outside": {"cupti": "CUPTI is in use by a profiler, and serves one tool at a time"}})
+    else:
+        library.watch_with_cupti()
 
 
 def _after(first, original):
