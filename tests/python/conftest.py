@@ -26,6 +26,8 @@ def ends_may_abort(torch=TORCH, python=sys.version_info):
 
 if ends_may_abort():
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
+# PyTorch 2.15 gives cuBLAS's workspace back after each product, where 2.11 keeps one for each thread; with this it keeps them too.
+KEPT_WORKSPACES = {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}
 
 
 class Bench:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import BUILD
+from conftest import BUILD, KEPT_WORKSPACES
 
 MIB = 1 << 20
 CONTEXT = 160 * MIB   # the device's assumption
@@ -34,7 +34,7 @@ for step in range(3):
 @pytest.mark.parametrize("mode", ["torch", "plugin", "observe"])
 def test_every_owner_has_its_row(bench, mode):
     trace = bench.folder / "t.vlt"
-    bench.dryrun(SCRIPT, allocator=mode, trace=trace, env={"VRAMLEDGER_VIRTUAL_DEVICE_OTHERS": f"{2048 * MIB},{100 * MIB}g"})
+    bench.dryrun(SCRIPT, allocator=mode, trace=trace, env={**KEPT_WORKSPACES, "VRAMLEDGER_VIRTUAL_DEVICE_OTHERS": f"{2048 * MIB},{100 * MIB}g"})
     bench.tool("check", trace)
     report = bench.json("report", trace)
     outside = report["outside"]
