@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Bench
+from conftest import KEPT_WORKSPACES, ROOT, Bench
 
 RESULT = ROOT / "tests" / "results" / "estimate_runs.md"
 TRAIN = Path(__file__).with_name("train_model.py")
@@ -66,7 +66,7 @@ def name_of(spec):
 def compare(bench, spec):
     """The run's report and the estimate."""
     trace, config = bench.folder / "run.vlt", bench.folder / "config.json"
-    bench.dryrun(TRAIN, json.dumps(spec), config, allocator="torch", trace=trace)
+    bench.dryrun(TRAIN, json.dumps(spec), config, allocator="torch", trace=trace, env=KEPT_WORKSPACES)
     model = spec["model"] if ":" in spec["model"] else config
     options = ["--batch", spec["batch"], "--precision", spec["precision"], "--optimizer", spec.get("optimizer", "adamw")]
     for key in ("sequence", "attention", "checkpoint"):
