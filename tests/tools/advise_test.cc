@@ -213,6 +213,22 @@ TEST(Advise, ReservedBytesDecide) {
   EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
 }
 
+TEST(Advise, ABatchThatFitsAsRecordedIsNotAdvisedAgainst) {
+  bool said = false;
+  for (uint64_t mib = 400; mib < 1000; ++mib) {
+    AdviceQuestion question;
+    question.capacity = mib << 20;
+    const auto a = Advise(Events(Padded(40)), nullptr, question);
+    ASSERT_TRUE(a.ok()) << a.status();
+    const Suggestion* s = Find(*a, "LARGEST_BATCH");
+    if (a->baseline_fits && s != nullptr) {
+      EXPECT_GE(s->settings["batch_size"], 40) << mib << " MiB";
+    }
+    for (const std::string& note : a->notes) said |= note.starts_with("batch 40 fits as it was recorded, and is the largest");
+  }
+  EXPECT_TRUE(said);
+}
+
 TEST(Advise, MoreEventsThanAReplayHoldsAreNotReplayed) {
   AdviceQuestion question;
   question.capacity = uint64_t{2} << 30;

@@ -368,7 +368,10 @@ class Adviser {
     const auto price_of = [batch](uint64_t n) {
       return n >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
     };
-    if (largest) {
+    if (largest && out_.baseline_fits && *largest < batch) {
+      out_.notes.push_back(Cat("batch ", batch, " fits as it was recorded, and is the largest: a prediction keeps room for "
+                               "fragmentation to grow, which is not left"));
+    } else if (largest) {
       Suggestion s;
       s.id = "LARGEST_BATCH";
       s.settings = {{"batch_size", *largest}};
