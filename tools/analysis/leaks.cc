@@ -17,7 +17,9 @@ constexpr double kMinStepShare = 0.75;
 
 uint32_t StepsOfARound(const std::vector<StepSummary>& steps) {
   absl::flat_hash_set<std::string_view> optimizers;
-  for (const StepSummary& step : steps) optimizers.insert(step.optimizer);
+  for (const StepSummary& step : steps) {
+    if (!step.optimizer.empty()) optimizers.insert(step.optimizer);
+  }
   return std::max<uint32_t>(1, static_cast<uint32_t>(optimizers.size()));
 }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <set>
 
 #include "tools/analysis/format_text.h"
+#include "tools/analysis/leaks.h"
 #include "tools/analysis/metadata.h"
 #include "tools/analysis/outside.h"
 #include "tools/analysis/report.h"
@@ -192,13 +192,10 @@ class Writer {
 
   void Steps() {
     if (t_.steps.size() < 2) return;
-    std::set<std::string> optimizers;
-    for (const StepSummary& s : t_.steps) {
-      if (!s.optimizer.empty()) optimizers.insert(s.optimizer);
-    }
+    const uint32_t optimizers = StepsOfARound(t_.steps);
     Title(Cat("Peak of each step",
-              optimizers.size() > 1 ? Cat(" (the step of each of the ", optimizers.size(), " optimizers counts as one)")
-                                    : std::string()));
+              optimizers > 1 ? Cat(" (the step of each of the ", optimizers, " optimizers counts as one)")
+                             : std::string()));
     TextTable table;
     table.Row({"step", "peak B", "phase", "held at its end B", "optimizer"});
     for (size_t i = 0; i < t_.steps.size(); ++i) {

@@ -324,7 +324,8 @@ class Pass {
     if (!reserved_measured_) out_.at_reserved_peak = out_.at_end;
     out_.unmatched_frees = table_.unmatched_frees();
     out_.unmatched_names = table_.unmatched_names();
-    out_.leaks = leaks_.Suspects(table_, out_.device, step_, StepsOfARound(out_.steps), [this](uint32_t id) { return Text(id); });
+    out_.leaks = leaks_.Suspects(table_, out_.device, step_, StepsOfARound(out_.steps),
+                                 [this](uint32_t id) { return Text(id); });
   }
 
   EventSource& source_;

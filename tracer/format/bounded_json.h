@@ -8,7 +8,7 @@
 
 namespace vramledger {
 
-// Merging, printing and destroying JSON recurse, so a few kilobytes of brackets would exhaust the stack.
+// Merging and printing JSON recurse, so a few kilobytes of brackets would exhaust the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
 // Nothing where the text is no JSON, or nested deeper.
