@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-import torch
-from conftest import ROOT
+from conftest import ROOT, TORCH
 
 SCRIPT = Path(__file__).with_name("memory_api.py")
 MODES = ("plugin", "torch", "observe")
@@ -36,7 +35,7 @@ def test_the_table_of_memory_functions(bench):
     text = ("# PyTorch's memory functions under vramledger\n\nMade by `tests/python/test_memory_api.py`, on the virtual device. Each function is called once; what does "
             "not work shows its refusal.\n`list_gpu_processes` needs NVIDIA's management library. A change of the allocator is refused once there is one in use.\n\n"
             + "\n".join(rows) + "\n")
-    if torch.__version__.startswith("2.11"):  # the table is that of the PyTorch that tests/run.sh runs on
+    if TORCH == (2, 11):  # the table is that of the PyTorch that tests/run.sh runs on
         (ROOT / "tests" / "results" / "torch_api.md").write_text(text)
 
     for mode in ("torch", "observe"):

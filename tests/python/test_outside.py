@@ -3,8 +3,7 @@
 import json
 
 import pytest
-import torch
-from conftest import BUILD, KEPT_WORKSPACES
+from conftest import BUILD, KEPT_WORKSPACES, TORCH
 
 MIB = 1 << 20
 CONTEXT = 160 * MIB   # the device's assumption
@@ -90,7 +89,7 @@ def test_the_profiler_gets_cupti(bench, mode):
     done = bench.dryrun(PROFILED, allocator=mode, trace=trace)
     assert "FREE BEFORE True" in done.stdout
     # The profiler subscribed: it found CUPTI free, and has it. That of PyTorch 2.15 does not subscribe, only registers its buffers.
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
+    if TORCH < (2, 15):
         assert "FREE AFTER False" in done.stdout
     assert done.stdout.count("EVENTS True") == 2
     assert "CUPTI" not in done.stderr
