@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../tools/setup.sh"
 BUILD="${BUILD:-$ROOT/build}"
 if [ "$BUILD" = "$ROOT/build" ]; then set_up; fi
-cmake --build "$BUILD" --target alloc_pair_bench make_trace vramledger vramledger_python vramledger_torch vramledger_stand_ins
+cmake --build "$BUILD" --target alloc_pair_bench native_plugin make_trace vramledger vramledger_python vramledger_torch vramledger_stand_ins
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 # The NVIDIA wheels' folders, which Python would have put in place.
@@ -17,7 +17,7 @@ for mode in torch plugin observe; do
     --benchmark_out="$folder/pairs_$mode.json" --benchmark_out_format=json "$@"
 done
 say "a training step with the trace and without"
-VRAMLEDGER_LIBRARY="$BUILD/lib/libvramledger_allocator.so" python3 "$ROOT/tests/benchmarks/step_time.py" "$BUILD/bin/vramledger" "$PYTHON" "$folder" > "$folder/steps.json"
+VRAMLEDGER_LIBRARY="$BUILD/lib/libvramledger_allocator.so" python3 "$ROOT/tests/benchmarks/step_time.py" "$BUILD/bin/vramledger" "$PYTHON" "$folder" "$BUILD/lib/libnative_plugin.so" > "$folder/steps.json"
 say "a report of a trace of 20 million events"
 "$BUILD/bin/make_trace" "$folder/read.vlt" 20000000
 python3 "$ROOT/tests/benchmarks/read_time.py" "$BUILD/bin/vramledger" "$folder/read.vlt" > "$folder/reading.json"

@@ -1,9 +1,11 @@
-"""Host time of a training step on the virtual device, with our allocator and trace and without: step_time.py VRAMLEDGER PYTHON FOLDER > STEPS.json.
+"""Host time of a training step on the virtual device, with our allocator and trace and without: step_time.py VRAMLEDGER PYTHON FOLDER NATIVE_PLUGIN > STEPS.json.
 
 The machine and its host change speed by half for seconds on end, so that runs one after the other compare the host with itself. Here the
 processes stand side by side and take turns of three steps, in an order drawn anew each round; all wait but that one. The first step of a
 turn brings the process's data back into the caches and is not counted in wall time. PyTorch's own allocator has two processes: the mean
-of both is what the others are compared with, and `control`, one by the other, says what cannot be told apart here. Wall time: the median
+of both is what the others are compared with, and `control`, one by the other, says what cannot be told apart here. `interface` is PyTorch's
+own allocator too, reached through PyTorch's plug-in interface (NATIVE_PLUGIN, built of native_plugin.cc): what mode plugin pays for that
+interface, with nothing of ours in it. Wall time: the median
 of the rounds' own ratios. Processor time: that of all threads of a process over all its rounds, compression of the trace included. A set
 of fresh processes gives one ratio of each, and the result is the median over the sets with their range. Progress goes to standard error.
 """
@@ -22,7 +24,9 @@ ROUNDS = int(os.environ.get("ROUNDS", "60"))
 SETS = int(os.environ.get("RUNS", "9"))
 STEPS = 1 + (WARM_UP + ROUNDS) * TURN
 MODELS = {"BERT-base, batch 32": ["bert.py", "--batch", "32"], "ResNet-50, batch 32": ["resnet50.py", "--batch", "32"]}
-MODES = {"native": "native", "control": "native", "torch": "torch", "plugin": "plugin"}
+MODES = {"native": "native", "control": "native", "interface": "native", "torch": "torch", "plugin": "plugin"}
+BOTH = "both native"
+COMPARISONS = [("control", "native"), ("interface", BOTH), ("torch", BOTH), ("plugin", BOTH), ("plugin", "interface")]
 # After the first step and then after each turn: waits until the process's other threads (the compression of the trace) have done their
 # work, which would else fall into the turn of another; says the wall time of the turn's counted steps and the process's processor time so
 # far, both in ns; and waits for a byte.
@@ -44,6 +48,11 @@ def step_ended(*words, **options):
         show("turn", counted, time.process_time_ns(), flush=True)
         os.read(0, 1)
 builtins.print = step_ended
+if library := os.environ.get("NATIVE_PLUGIN"):
+    import ctypes, torch
+    plugin = torch.cuda.memory.CUDAPluggableAllocator(library, "native_malloc", "native_free")
+    plugin.allocator().set_init_fn(ctypes.cast(ctypes.CDLL(library).native_init, ctypes.c_void_p).value)
+    torch.cuda.memory.change_current_allocator(plugin)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 if len(ends) != {STEPS}:
@@ -54,7 +63,7 @@ if len(ends) != {STEPS}:
 class Trainee:
     started = []
 
-    def __init__(self, tool, python, script, mode, folder):
+    def __init__(self, tool, python, script, mode, folder, native_plugin):
         command = [tool, "dryrun", "--device", "h100-80gb", "--allocator", MODES[mode]]
         if MODES[mode] != "native":
             command += ["--trace", os.path.join(folder, f"step_{mode}.vlt")]
@@ -63,7 +72,8 @@ class Trainee:
             file.write(RUNNER)
         command += ["--", python, runner, os.path.join(ROOT, "tools", "examples", script[0]), *script[1:], "--steps", str(STEPS)]
         self.command = " ".join(command)
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = {**os.environ, "NATIVE_PLUGIN": native_plugin if mode == "interface" else ""}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         Trainee.started.append(self.process)
         self.read()
 
@@ -95,9 +105,9 @@ class Trainee:
             sys.exit(f"{self.command} failed")
 
 
-def one_set(tool, python, script, folder):
-    """For each mode: processor and wall time a step, and their ratios to the native allocator's."""
-    trainees = {mode: Trainee(tool, python, script, mode, folder) for mode in MODES}
+def one_set(tool, python, script, folder, native_plugin):
+    """For each comparison: processor and wall time a step of both, and their ratios."""
+    trainees = {mode: Trainee(tool, python, script, mode, folder, native_plugin) for mode in MODES}
     order = list(trainees)
     wall = {mode: [] for mode in MODES}
     for number in range(WARM_UP + ROUNDS):
@@ -110,30 +120,29 @@ def one_set(tool, python, script, folder):
     processor = {mode: (trainee.processor_ns - begun[mode]) / 1e6 / (ROUNDS * TURN) for mode, trainee in trainees.items()}
     for trainee in trainees.values():
         trainee.end()
-    # The control is one native process by the other, the rest are by the mean of both.
-    mean = [(a + b) / 2 for a, b in zip(wall["native"], wall["control"])]
-    base_wall = {mode: wall["native"] if mode == "control" else mean for mode in MODES}
-    base = {mode: processor["native"] if mode == "control" else (processor["native"] + processor["control"]) / 2 for mode in MODES}
-    return {mode: {"wall": {"ms": statistics.median(wall[mode]), "native_ms": statistics.median(base_wall[mode]),
-                            "ratio": statistics.median(ours / theirs for ours, theirs in zip(wall[mode], base_wall[mode]))},
-                   "processor": {"ms": processor[mode], "native_ms": base[mode], "ratio": processor[mode] / base[mode]}} for mode in MODES}
+    wall[BOTH] = [(a + b) / 2 for a, b in zip(wall["native"], wall["control"])]
+    processor[BOTH] = (processor["native"] + processor["control"]) / 2
+    return {(mode, base): {"wall": {"ms": statistics.median(wall[mode]), "base_ms": statistics.median(wall[base]),
+                                    "ratio": statistics.median(ours / theirs for ours, theirs in zip(wall[mode], wall[base]))},
+                           "processor": {"ms": processor[mode], "base_ms": processor[base], "ratio": processor[mode] / processor[base]}} for mode, base in COMPARISONS}
 
 
 def main():
-    tool, python, folder = sys.argv[1:4]
+    tool, python, folder, native_plugin = sys.argv[1:5]
     random.seed(1)
     rows = []
     for model, script in MODELS.items():
         sets = []
         for _ in range(SETS):
-            sets.append(one_set(tool, python, script, folder))
-            print(f"{model}: " + ", ".join(f"{mode} {taken['wall']['ms']:.2f} ms x{taken['wall']['ratio']:.4f} (processor {taken['processor']['ms']:.2f} x{taken['processor']['ratio']:.4f})" for mode, taken in sets[-1].items()), file=sys.stderr)
-        for mode in list(MODES)[1:]:
-            row = {"model": model, "mode": mode, "sets": SETS, "steps": ROUNDS * TURN}
+            sets.append(one_set(tool, python, script, folder, native_plugin))
+            print(f"{model}: " + ", ".join(f"{mode} by {base} {taken['wall']['ms']:.2f} ms x{taken['wall']['ratio']:.4f} (processor {taken['processor']['ms']:.2f} x{taken['processor']['ratio']:.4f})" for (mode, base), taken in sets[-1].items()), file=sys.stderr)
+        for mode, base in COMPARISONS:
+            row = {"model": model, "mode": mode, "base": base, "sets": SETS, "steps": ROUNDS * TURN}
             for name in ("processor", "wall"):
-                ratios = [taken[mode][name]["ratio"] for taken in sets]
-                native_ms, traced_ms = (statistics.median(taken[mode][name][which] for taken in sets) for which in ("native_ms", "ms"))
-                row[name] = {"native_ms": native_ms, "traced_ms": traced_ms, "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+                taken = [one[mode, base][name] for one in sets]
+                ratios = [one["ratio"] for one in taken]
+                row[name] = {which: statistics.median(one[which] for one in taken) for which in ("base_ms", "ms")}
+                row[name] |= {"ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
             rows.append(row)
     json.dump(rows, sys.stdout, indent=1)
 

@@ -58,14 +58,15 @@ def main():
     print("\n## A training step\n")
     print("A step on the virtual device (kernels do nothing, so what is left is the host's work, of which the allocator is a part). One process of each mode and two of")
     print("PyTorch's own allocator with nothing of ours in them take turns of three steps, in an order drawn anew each round, so that the machine's changes of speed meet all")
-    print("alike. `native` is the mean of the two, and `control` one by the other: what that differs from 0 cannot be told apart here. Wall time: medians of the rounds, of their")
-    print("ratios for the difference. Processor time: all threads of the process over all rounds, the compression of the trace included. The difference is the median over the")
-    print("sets of fresh processes, the range that of the sets. Mode `plugin` includes PyTorch's own wrapper around every plug-in.\n")
-    print("| model | mode | native, wall ms | traced, wall ms | difference | range | native, processor ms | traced, processor ms | difference | range | sets x steps |\n|---|---|---|---|---|---|---|---|---|---|---|")
+    print("alike. `both native` is the mean of the two, and `control` one by the other: what that differs from 0 cannot be told apart here. `interface` is PyTorch's own allocator")
+    print("reached through PyTorch's plug-in interface (`native_plugin.cc`), with nothing of ours in it: the table and the lock that PyTorch puts before every plug-in, mode `plugin`'s")
+    print("share of which is not ours. Wall time: medians of the rounds, of their ratios for the difference. Processor time: all threads of the process over all rounds, the")
+    print("compression of the trace included. The difference is the median over the sets of fresh processes, the range that of the sets.\n")
+    print("| model | mode | against | its wall ms | wall ms | difference | range | its processor ms | processor ms | difference | range | sets x steps |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     for row in steps:
-        cells = [f"{row[which]['native_ms']:.2f} | {row[which]['traced_ms']:.2f} | **{100 * (row[which]['ratio'] - 1):+.1f} %** | {100 * (row[which]['lowest'] - 1):+.1f} to {100 * (row[which]['highest'] - 1):+.1f}"
+        cells = [f"{row[which]['base_ms']:.2f} | {row[which]['ms']:.2f} | **{100 * (row[which]['ratio'] - 1):+.1f} %** | {100 * (row[which]['lowest'] - 1):+.1f} to {100 * (row[which]['highest'] - 1):+.1f}"
                  for which in ("wall", "processor")]
-        print(f"| {row['model']} | {row['mode']} | {' | '.join(cells)} | {row['sets']} x {row['steps']} |")
+        print(f"| {row['model']} | {row['mode']} | {row['base']} | {' | '.join(cells)} | {row['sets']} x {row['steps']} |")
     print("\n## Reading\n")
     print(f"`report` of a synthetic trace (`make_trace`) of {reading['events']:,} events, {reading['allocations']:,} of them allocations, {reading['file_bytes'] / 2**20:,.0f} MiB on disk:")
     print(f"{reading['seconds']:.2f} s, which is {reading['events'] / reading['seconds'] / 1e6:.1f} million events a second (both passes; the best of {reading['runs']} runs), and "

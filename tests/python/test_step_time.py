@@ -16,6 +16,8 @@ exec "$@"
 PYTHON = f"""#!/bin/sh
 runner="$1"
 shift 2
+[ -n "$NATIVE_PLUGIN" ] && echo "$NATIVE_PLUGIN" >> plugins
+unset NATIVE_PLUGIN  # there is no PyTorch here
 exec {sys.executable} "$runner" model.py "$@"
 """
 MODEL = """
@@ -36,7 +38,7 @@ def measure(bench, **env):
     for name, text in (("tool", TOOL), ("python", PYTHON), ("model.py", MODEL)):
         (bench.folder / name).write_text(text)
         (bench.folder / name).chmod(0o755)
-    command = [sys.executable, ROOT / "tests" / "benchmarks" / "step_time.py", bench.folder / "tool", bench.folder / "python", bench.folder]
+    command = [sys.executable, ROOT / "tests" / "benchmarks" / "step_time.py", bench.folder / "tool", bench.folder / "python", bench.folder, bench.folder / "plugin"]
     done = bench.run(command, env={"ROUNDS": "2", "RUNS": "1", **env}, check=False, timeout=60)
     for pid in (bench.folder / "pids").read_text().split():
         with pytest.raises(ProcessLookupError):
@@ -47,7 +49,16 @@ def measure(bench, **env):
 def test_only_lines_of_steps_count(bench):
     done = measure(bench)
     assert done.returncode == 0, done.stderr
-    assert {row["steps"] for row in json.loads(done.stdout)} == {6}
+    rows = json.loads(done.stdout)
+    assert {row["steps"] for row in rows} == {6}
+    assert [(row["mode"], row["base"]) for row in rows[:5]] == [("control", "native"), ("interface", "both native"), ("torch", "both native"), ("plugin", "both native"), ("plugin", "interface")]
+    assert len(rows) == 10
+
+
+def test_one_process_of_each_set_goes_through_the_interface(bench):
+    assert measure(bench).returncode == 0
+    plugins = (bench.folder / "plugins").read_text().split()
+    assert plugins == [str(bench.folder / "plugin")] * 2  # one for each model
 
 
 def test_no_process_stays_when_one_fails(bench):
