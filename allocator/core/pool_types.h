@@ -34,6 +34,27 @@ enum class PoolStatus : uint8_t {
   kChanged,       // the pool no longer has the memory that a recorded state speaks of
 };
 
+// What an error says of it.
+constexpr const char* Describe(PoolStatus status) {
+  switch (status) {
+    case PoolStatus::kOk:
+      break;
+    case PoolStatus::kUnknownPool:
+      return "there is no pool of this id";
+    case PoolStatus::kAlreadyRouted:
+      return "already recording to mempool_id";
+    case PoolStatus::kNotRouted:
+      return "not currently recording to mempool_id";
+    case PoolStatus::kReleased:
+      return "the pool was released by all its users";
+    case PoolStatus::kBlockAwaited:
+      return "a block of the pool is still awaited by a stream";
+    case PoolStatus::kChanged:
+      return "the pool no longer holds the memory of the recorded state";
+  }
+  return "no error";
+}
+
 // The blocks of a private pool as they lay at one time.
 struct PoolState {
   struct Block {

@@ -1,9 +1,14 @@
 // The C functions of libvramledger_allocator.so. The first group has the signatures that torch.cuda.memory.CUDAPluggableAllocator expects;
-// the second serves the Python package through ctypes. None throws except vramledger_malloc.
+// the second serves the Python package through ctypes. None throws except vramledger_malloc and those for pools.
 #include <cstring>
+#include <functional>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "allocator/core/pool_types.h"
 #include "allocator/plugin/plugin.h"
+#include "allocator/plugin/torch_error.h"
 
 #define VRAMLEDGER_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -25,6 +30,39 @@ VRAMLEDGER_EXPORT void vramledger_memory_fraction(double fraction, int device) {
 VRAMLEDGER_EXPORT void* vramledger_base_alloc(void* address, size_t* bytes) { return Plugin::Get().BaseAllocation(address, bytes); }
 VRAMLEDGER_EXPORT void vramledger_record_stream(void* address, void* stream) {
   Plugin::Get().RecordStream(address, reinterpret_cast<StreamHandle>(stream));
+}
+
+// The pools of CUDA graphs. Without these three PyTorch captures without a pool: what a graph has given back then serves others,
+// and its replay writes over them. PyTorch calls them as C++ functions of exactly these types (c10::MempoolId_t is the pair).
+struct CUstream_st;
+using TorchPoolId = std::pair<unsigned long long, unsigned long long>;  // NOLINT(google-runtime-int)
+
+namespace {
+
+vramledger::PoolId Convert(const TorchPoolId& id) { return {id.first, id.second}; }
+
+vramledger::CachingAllocator& Core() {
+  std::string error;
+  vramledger::CachingAllocator* const core = Plugin::Get().core(&error);
+  if (core == nullptr) vramledger::ThrowRuntimeError(absl::StrCat("vramledger: ", error));
+  return *core;
+}
+
+void Check(vramledger::PoolStatus status, const char* what) {
+  if (status != vramledger::PoolStatus::kOk) vramledger::ThrowRuntimeError(absl::StrCat(what, ": ", vramledger::Describe(status)));
+}
+
+}  // namespace
+
+VRAMLEDGER_EXPORT void vramledger_begin_allocate_to_pool(int device, TorchPoolId pool, std::function<bool(CUstream_st*)> filter) {
+  const auto wants = [filter = std::move(filter)](StreamHandle stream) { return filter(reinterpret_cast<CUstream_st*>(stream)); };
+  Check(Core().BeginAllocateToPool(device, Convert(pool), wants), "beginAllocateToPool");
+}
+VRAMLEDGER_EXPORT void vramledger_end_allocate_to_pool(int device, TorchPoolId pool) {
+  Check(Core().EndAllocateToPool(device, Convert(pool)), "endAllocateToPool");
+}
+VRAMLEDGER_EXPORT void vramledger_release_pool(int device, TorchPoolId pool) {
+  Check(Core().ReleasePool(device, Convert(pool)), "releasePool");
 }
 
 // ---- called by the Python package ----
@@ -83,3 +121,11 @@ VRAMLEDGER_EXPORT void vramledger_set_node_reader(void* reader) {
   Plugin::Get().SetNodeReader(reinterpret_cast<vramledger::NodeReader>(reader));
 }
 VRAMLEDGER_EXPORT void vramledger_reset_peaks(int device) { Plugin::Get().ResetPeaks(device); }
+VRAMLEDGER_EXPORT void vramledger_reset_accumulated(int device) {
+  if (vramledger::CachingAllocator* const core = Plugin::Get().core()) core->ResetAccumulatedStatistics(device);
+}
+// Of 1: what set_per_process_memory_fraction has set, 1 if nothing.
+VRAMLEDGER_EXPORT double vramledger_memory_fraction_of(int device) {
+  vramledger::CachingAllocator* const core = Plugin::Get().core();
+  return core != nullptr ? core->MemoryFraction(device) : 1;
+}

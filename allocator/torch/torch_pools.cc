@@ -12,22 +12,7 @@ PoolId Convert(c10::MempoolId_t id) {
 }
 
 void Check(PoolStatus status, const char* what) {
-  switch (status) {
-    case PoolStatus::kOk:
-      return;
-    case PoolStatus::kUnknownPool:
-      TORCH_CHECK(false, what, ": there is no pool of this id");
-    case PoolStatus::kAlreadyRouted:
-      TORCH_CHECK(false, what, ": already recording to mempool_id");
-    case PoolStatus::kNotRouted:
-      TORCH_CHECK(false, what, ": not currently recording to mempool_id");
-    case PoolStatus::kReleased:
-      TORCH_CHECK(false, what, ": the pool was released by all its users");
-    case PoolStatus::kBlockAwaited:
-      TORCH_CHECK(false, what, ": a block of the pool is still awaited by a stream");
-    case PoolStatus::kChanged:
-      TORCH_CHECK(false, what, ": the pool no longer holds the memory of the recorded state");
-  }
+  TORCH_CHECK(status == PoolStatus::kOk, what, ": ", Describe(status));
 }
 
 // Segments of a pool that was made with another allocator.

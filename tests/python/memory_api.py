@@ -93,9 +93,6 @@ for module, names in (
         answers[f"{module.__name__}.{name}"] = attempt(special(getattr(module, name)))
 answers["torch.cuda.memory._record_memory_history, _dump_snapshot"] = attempt(history)
 answers["Tensor.record_stream"] = attempt(lambda: x.record_stream(torch.cuda.Stream()))
-if accelerator.memory_allocated() == 0:
-    # x is alive: somebody else was asked.
-    for name, answer in answers.items():
-        if name.startswith("torch.accelerator") and answer == "works" and "get_memory_info" not in name:
-            answers[name] = "no error, but speaks of PyTorch's own allocator, which is not in use"
+# x is alive: PyTorch's own allocator, which is not in use, would say 0 in modes torch and plugin.
+assert accelerator.memory_allocated() >= 4 << 20 and accelerator.max_memory_allocated() >= 4 << 20
 Path(OUT).write_text(json.dumps(answers))

@@ -250,7 +250,7 @@ def test_without_the_library_for_this_pytorch_the_plugin_serves_and_says_so(benc
     shutil.copy(LIBRARY, alone)
     done = bench.dryrun("import torch; print(torch.ones(10, device='cuda').shape)", allocator=None, trace="t.vlt", env={"VRAMLEDGER_LIBRARY": str(alone)})
     assert "torch.Size([10])" in done.stdout
-    assert "libvramledger_torch.so was not found" in done.stderr and "mode plugin serves, without torch.cuda.memory_stats" in done.stderr
+    assert "libvramledger_torch.so was not found" in done.stderr and "mode plugin serves, without torch.cuda's snapshots" in done.stderr
 
 
 def test_the_devices_summary_lies_beside_the_trace_of_each_rank(bench):

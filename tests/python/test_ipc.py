@@ -87,3 +87,4 @@ def test_expandable_segments_are_not_shared(bench):
 def test_the_plug_in_interface_cannot_share(bench):
     done = bench.dryrun(REFUSED, allocator="plugin", trace=bench.folder / "t.vlt")
     assert "REFUSED CUDAPluggableAllocator does not yet support" in done.stdout
+    assert "mode 'observe'" in done.stdout

@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 
+from . import _plugin
 from ._library import PHASES, Library, LibraryError, torch_library_path
 
 MODES = ("torch", "plugin", "observe")
@@ -45,7 +46,7 @@ def install(trace=None, hooks=True, mode=None, policy=None):
     trace: path of the trace to write ("%p" becomes the process id, "%r" the RANK), None for none.
     hooks: register PyTorch's global module and optimizer hooks, which give phases and names.
     mode:  "torch" is an allocator of PyTorch's own kind, with torch.cuda.memory_stats, graphs and pools; it needs the library that
-           was built for this PyTorch. "plugin" needs only PyTorch's plug-in interface. "observe" replaces nothing and watches
+           was built for this PyTorch. "plugin" needs only PyTorch's plug-in interface, which has no snapshots and pools. "observe" replaces nothing and watches
            PyTorch's own allocator. None is torch where its library is there, else plugin.
     policy: "native" is PyTorch's own, to the byte; "vmm" does not fragment, on devices with virtual memory management. None is
            what VRAMLEDGER_POLICY says, else native. Has no meaning in mode observe.
@@ -120,7 +121,7 @@ def _load(mode, torch):
             except LibraryError as error:
                 if mode is not None:
                     raise
-                print(f"vramledger: {error}; mode plugin serves, without torch.cuda.memory_stats and its kin", file=sys.stderr, flush=True)
+                print(f"vramledger: {error}; mode plugin serves, without torch.cuda's snapshots, history and memory pools", file=sys.stderr, flush=True)
         return "plugin", Library()
     except LibraryError as error:
         raise InstallError(str(error)) from None
@@ -147,20 +148,14 @@ def _prepare_plugin(library, torch):
         allocator = torch.cuda.memory.CUDAPluggableAllocator(str(library.path), "vramledger_malloc", "vramledger_free")
     except OSError as error:
         raise InstallError(str(error)) from None
-    inner = allocator.allocator()
-    for setter, function in (
-        ("set_init_fn", "vramledger_init"),
-        ("set_reset_fn", "vramledger_reset"),
-        ("set_memory_fraction_fn", "vramledger_memory_fraction"),
-        ("set_base_alloc_fn", "vramledger_base_alloc"),
-        ("set_record_stream_fn", "vramledger_record_stream"),
-    ):
-        # Older releases lack some setters; without record_stream a cache would hand out memory that another stream still uses.
-        if hasattr(inner, setter):
-            getattr(inner, setter)(library.address(function))
-        elif setter == "set_record_stream_fn":
-            raise InstallError(f"this PyTorch ({torch.__version__}) cannot tell an allocator about streams (no {setter}); vramledger needs that to reuse memory safely")
-    return lambda: torch.cuda.memory.change_current_allocator(allocator)
+    if (lacks := _plugin.connect(allocator.allocator(), library, torch)) is not None:
+        raise InstallError(lacks)
+
+    def put_in_place():
+        torch.cuda.memory.change_current_allocator(allocator)
+        _plugin.complete(library, torch)
+
+    return put_in_place
 
 
 def _attach_from_allocator(path):
@@ -173,6 +168,9 @@ def _attach_from_allocator(path):
     from ._hooks import Hooks
 
     _library = Library(path)
+    if (lacks := _plugin.connect(torch._C._cuda_getAllocator(), _library, torch)) is not None:
+        print(f"vramledger: {lacks}", file=sys.stderr, flush=True)  # too late to refuse
+    _plugin.complete(_library, torch)
     _write_metadata(_library, torch)
     _share_cupti(_library)
     _hooks = Hooks(_library)

@@ -96,6 +96,8 @@ class Library:
             ("phase", ctypes.c_int, []),
             ("statistics", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
             ("reset_peaks", None, [ctypes.c_int]),
+            ("reset_accumulated", None, [ctypes.c_int]),
+            ("memory_fraction_of", ctypes.c_double, [ctypes.c_int]),
             ("set_node_reader", None, [ctypes.c_void_p]),
             ("watch_with_cupti", None, []),
             ("yield_cupti", None, []),
@@ -117,6 +119,8 @@ class Library:
         self.module_depth = self._module_depth
         self.close_trace = self._close_trace
         self.reset_peaks = self._reset_peaks
+        self.reset_accumulated = self._reset_accumulated
+        self.memory_fraction_of = self._memory_fraction_of
         self.set_node_reader = self._set_node_reader
         self.watch_with_cupti = self._watch_with_cupti
         self.yield_cupti = self._yield_cupti

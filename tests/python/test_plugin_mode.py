@@ -1,0 +1,133 @@
+"""Mode plugin: what PyTorch's plug-in interface leaves out, answered or refused with what to do instead."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import TORCH
+
+MODELS = Path(__file__).with_name("equal_models.py")
+
+
+def test_statistics_equal_those_of_the_native_allocator(bench):
+    seen = {}
+    for mode in ("native", "plugin"):
+        out = bench.folder / f"{mode}.json"
+        bench.dryrun(MODELS, mode, out)
+        seen[mode] = json.loads(out.read_text())
+    for model, native in seen["native"].items():
+        ours = seen["plugin"][model]["stats"]
+        assert len(ours) > 100
+        if TORCH == (2, 11):  # later releases have a key or two of their own
+            assert ours.keys() == native["stats"].keys()
+        assert ours == {key: native["stats"][key] for key in ours}, model
+
+
+GRAPHS = """
+import sys, torch
+{install}
+x = torch.ones(1 << 20, device="cuda")
+first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+with torch.cuda.graph(first):
+    y = x * 2
+inside = y.data_ptr()
+del y
+torch.cuda.empty_cache()
+kept = torch.cuda.memory_reserved()
+with torch.cuda.graph(second):  # on the same stream as the first
+    z = x * 3
+print("SHARED", z.data_ptr() == inside)
+del z
+print("OF THE POOL", kept - torch.cuda.memory_allocated())
+second.reset()
+first.reset()
+torch.cuda.empty_cache()
+print("GIVEN BACK", kept - torch.cuda.memory_reserved())
+"""
+PURE = """
+plugin = torch.cuda.memory.CUDAPluggableAllocator({library!r}, "vramledger_malloc", "vramledger_free")
+torch.cuda.memory.change_current_allocator(plugin)
+"""
+
+
+@pytest.mark.parametrize("form", ["torch", "plugin", "pure"])
+def test_what_a_graph_has_given_back_serves_nobody_else(bench, form):
+    """Its replay would write there."""
+    from conftest import LIBRARY
+
+    install = PURE.format(library=str(LIBRARY)) if form == "pure" else f"import vramledger\nvramledger.install(mode={form!r}, trace='t.vlt')"
+    out = bench.dryrun(GRAPHS.format(install=install), env={"VRAMLEDGER_TRACE": "t.vlt"} if form == "pure" else None).stdout
+    assert "SHARED False" in out
+    assert f"GIVEN BACK {20 << 20}" in out
+    bench.tool("check", bench.folder / "t.vlt")
+
+
+def test_the_pure_form_learns_of_streams(bench):
+    from conftest import LIBRARY
+
+    out = bench.dryrun(f"""
+    import torch
+    {PURE.format(library=str(LIBRARY)).strip().replace(chr(10), chr(10) + "    ")}
+    side = torch.cuda.Stream()
+    x = torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+    address = x.data_ptr()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x + 1
+    x.record_stream(side)
+    del x
+    print("REUSED EARLY", torch.empty(4 << 20, dtype=torch.uint8, device="cuda").data_ptr() == address)
+    """, options=("--delay-seed", "1"), env={"VRAMLEDGER_TRACE": "t.vlt"}).stdout
+    assert "REUSED EARLY False" in out
+
+
+def test_a_benchmark_of_convolutions_is_left_off_and_said_once(bench):
+    """PyTorch would ask a plug-in for its largest free block, and raise at the first convolution."""
+    done = bench.dryrun("""
+    import torch, vramledger
+    torch.backends.cudnn.benchmark = True
+    vramledger.install(mode="plugin")
+    torch.backends.cudnn.benchmark = True
+    with torch.backends.cudnn.flags(benchmark=True):
+        print(torch.nn.Conv2d(3, 8, 3).cuda()(torch.ones(2, 3, 32, 32, device="cuda")).shape)
+    """)
+    assert "torch.Size([2, 8, 30, 30])" in done.stdout
+    assert done.stderr.count("cudnn.benchmark stays off") == 1
+
+
+def test_a_refusal_from_within_pytorch_says_what_to_do_instead(bench):
+    done = bench.dryrun("""
+    import torch, vramledger
+    vramledger.install(mode="plugin")
+    torch.ones(1, device="cuda")
+    raise RuntimeError("CUDAPluggableAllocator does not yet support cacheInfo. If you need it, please file an issue describing your use case.")
+    """, check=False)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("mode 'torch' has it, and so has mode 'observe'")
+
+
+def test_what_an_older_pytorch_cannot_be_told_is_said(bench):
+    """Objects with the setters of releases that are not installed here."""
+    done = bench.dryrun("""
+    import torch
+    from vramledger._library import Library
+    from vramledger._plugin import connect
+
+    class WithoutStreams:
+        def set_init_fn(self, address):
+            raise AssertionError("half connected")
+
+    class WithOtherPools:
+        told = []
+        def set_record_stream_fn(self, address):
+            self.told.append(address)
+        def set_release_pool(self, address):
+            raise AssertionError("pools that were never begun")
+
+    library = Library()
+    print("REFUSED", connect(WithoutStreams(), library, torch))
+    print("SERVES", connect(WithOtherPools(), library, torch), WithOtherPools.told == [library.address("vramledger_record_stream")])
+    """)
+    assert "cannot tell an allocator about streams (no set_record_stream_fn)" in done.stdout
+    assert "SERVES None True" in done.stdout
+    assert "cannot tell a plug-in of the pools of CUDA graphs" in done.stderr
