@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "tests/tools/advise_cases.h"
 #include "tools/analysis/batch_model.h"
-#include "tools/analysis/reconcile.h"
 #include "tools/analysis/timeline.h"
 #include "tools/foreign/text.h"
 #include "tools/foreign/text_events.h"
@@ -13,64 +13,11 @@
 namespace vramledger {
 namespace {
 
-// Two blocks of a list, 10 MiB of weights, 1 MiB of input and 8 MiB of activations a sample and block.
-EventInput Input(int batch) {
-  const std::string layers =
-      Cat(R"([{"name":"layer.0.fc","class":"Linear","in_shape":[)", batch, R"(,262144],"out_shape":[)", batch,
-          R"(,262144],"element_bytes":4},)"
-          R"({"name":"layer.1.fc","class":"Linear","in_shape":[)",
-          batch, R"(,262144],"out_shape":[)", batch, R"(,262144],"element_bytes":4}])");
-  const std::string text = Cat(
-      "vramledger events 1\nmeta {\"batch_size\":", batch,
-      R"(,"models":[{"name":"Net","class":"Net","parameters":[)"
-      R"({"name":"layer.0.fc.weight","numel":2621440,"element_bytes":4,"trainable":true},{"name":"layer.1.fc.weight","numel":2621440,"element_bytes":4,"trainable":true}],)"
-      R"("layers":)",
-      layers,
-      R"(}],"optimizers":[{"name":"AdamW#1","class":"AdamW","state_keys":["step","exp_avg","exp_avg_sq"],"param_count":5242880,"tensor_count":2}]})",
-      R"(
-phase load
-alloc w0 10M
-name w0 parameter Net.layer.0.fc.weight
-alloc w1 10M
-name w1 parameter Net.layer.1.fc.weight
-phase data
-alloc in )",
-      batch, R"(M
-repeat 2
-phase forward
-alloc a0 )",
-      8 * batch, R"(M module=Net.layer.0.fc
-alloc a1 )",
-      8 * batch, R"(M module=Net.layer.1.fc
-phase backward
-alloc g1 10M
-free a1
-alloc g0 10M
-free a0
-name g0 gradient Net.layer.0.fc.weight.grad
-name g1 gradient Net.layer.1.fc.weight.grad
-phase optimizer
-alloc m{i} 20M
-alloc v{i} 20M
-free m{i}
-free v{i}
-step AdamW#1
-phase zero_grad
-free g0
-free g1
-end
-)");
-  const auto list = ReadTextEvents(text);
-  EXPECT_TRUE(list.ok()) << list.status();
-  return EventInput::FromList("test", *list);
-}
-
-const Suggestion* Find(const Advice& a, const std::string& id) {
-  for (const Suggestion& s : a.suggestions) {
-    if (s.id == id) return &s;
-  }
-  return nullptr;
-}
+using testing::Events;
+using testing::Find;
+using testing::Input;
+using testing::kCard;
+using testing::Padded;
 
 TEST(Advise, LargestBatchFromOneTraceAndFromTwoAgree) {
   AdviceQuestion question;
@@ -121,63 +68,6 @@ TEST(Advise, AccumulationWhenItDoesNotFit) {
   ASSERT_NE(s, nullptr);
   EXPECT_EQ(s->settings["accumulation_steps"], 2);
   EXPECT_TRUE(s->fits);
-}
-
-EventInput Events(const std::string& text) {
-  const auto list = ReadTextEvents("vramledger events 1\n" + text);
-  EXPECT_TRUE(list.ok()) << list.status();
-  return EventInput::FromList("test", *list);
-}
-
-constexpr char kCard[] = R"("devices":[{"index":0,"name":"card","total_bytes":1073741824}])";
-
-// A step of 100 MiB of weights and 10 MiB a sample, in segments that hold half as much again.
-std::string Step(int batch) {
-  return Cat("phase forward\nalloc x ", 10 * batch,
-             "M in=a at=100M\nphase backward\nfree x\nphase optimizer\nstep SGD\n");
-}
-std::string Padded(int batch, const std::string& settings = "") {
-  return Cat("meta {\"batch_size\":", batch, settings, ",", kCard, "}\nsegment a ", 100 + 10 * batch, "M\nsegment b ",
-             (100 + 10 * batch) / 2, "M\nalloc small 512 in=b\nphase load\nalloc w 100M in=a\nname w parameter w\n",
-             Step(batch), Step(batch));
-}
-
-TEST(Advise, ARunThatRanOutOfMemoryDoesNotFit) {
-  AdviceQuestion question;
-  question.capacity = uint64_t{1} << 30;
-  const std::string refused = "phase forward\nalloc y 600M in=a at=100M\noom 500M 100M\n";
-  const auto a = Advise(Events(Padded(40) + refused), nullptr, question);
-  ASSERT_TRUE(a.ok()) << a.status();
-  EXPECT_FALSE(a->baseline_fits);
-  ASSERT_TRUE(a->ran_out.has_value());
-  EXPECT_EQ(a->ran_out->request, uint64_t{500} << 20);
-  EXPECT_EQ(a->ran_out->peak_at_least, (uint64_t{1200} << 20) + 512);
-  const Suggestion* s = Find(*a, "LARGEST_BATCH");
-  ASSERT_NE(s, nullptr);
-  EXPECT_LT(s->settings["batch_size"].get<int>(), 40);
-  EXPECT_NE(AdviceText(*a, false).find(
-                "ran out of memory at a request of 500.0 MiB in forward of step 3; its true peak is at least 1.17 GiB"),
-            std::string::npos)
-      << AdviceText(*a, false);
-  EXPECT_EQ(AdviceJson(*a)["ran_out_of_memory"]["request_bytes"], uint64_t{500} << 20);
-}
-
-TEST(Advise, AFailureInTheFirstStepForetellsNoBatch) {
-  AdviceQuestion question;
-  question.capacity = uint64_t{1} << 30;
-  const auto a = Advise(Events(Cat("meta {\"batch_size\":8,", kCard,
-                                   "}\nsegment a 900M\nphase forward\nalloc x 900M in=a\noom 300M 100M\n")),
-                        nullptr, question);
-  ASSERT_TRUE(a.ok());
-  EXPECT_FALSE(a->baseline_fits);
-  EXPECT_EQ(Find(*a, "LARGEST_BATCH"), nullptr);
-  for (const Suggestion& s : a->suggestions) EXPECT_FALSE(s.fits) << s.id;
-  question.capacity = uint64_t{24} << 30;
-  const auto larger =
-      Advise(Events(Cat("meta {\"batch_size\":8,", kCard, "}\nphase forward\nalloc x 900M\noom 300M 100M\n")), nullptr,
-             question);
-  EXPECT_FALSE(larger->baseline_fits);
-  EXPECT_NE(AdviceText(*larger, false).find("is not known to fit"), std::string::npos);
 }
 
 TEST(Advise, ReservedBytesDecide) {
@@ -316,33 +206,6 @@ TEST(Advise, ALeakIsSaidBeforeAnySetting) {
   EXPECT_EQ(AdviceJson(*a)["cautions"].size(), 1u);
 }
 
-TEST(Advise, ACaughtFailureThatTrainingWentOnAfterIsNotCounted) {
-  AdviceQuestion question;
-  question.capacity = uint64_t{1} << 30;
-  question.headroom_share = 0;
-  const std::string refused = "phase forward\noom 900M 100M\n";
-  const auto a = Advise(Events(Padded(20) + refused + Step(20)), nullptr, question);
-  ASSERT_TRUE(a.ok()) << a.status();
-  EXPECT_TRUE(a->baseline_fits);
-  ASSERT_TRUE(a->ran_out.has_value());
-  EXPECT_TRUE(a->ran_out->went_on);
-  const Suggestion* s = Find(*a, "LARGEST_BATCH");
-  ASSERT_NE(s, nullptr);
-  EXPECT_GE(s->settings["batch_size"].get<int>(), 20);
-  EXPECT_NE(AdviceText(*a, false).find("the program caught it and went on"), std::string::npos);
-  // One that was got over, then one that was not: the latter is the end.
-  const auto twice = Advise(Events(Padded(20) + refused + Step(20) + "phase eval\noom 50M 10M\n"), nullptr, question);
-  ASSERT_TRUE(twice->ran_out.has_value());
-  EXPECT_FALSE(twice->ran_out->went_on);
-  EXPECT_EQ(twice->ran_out->request, uint64_t{50} << 20);
-  // In the second of two runs it counts as little as in the first.
-  const EventInput two = Events(Padded(40) + refused + Step(40)), plain = Events(Padded(40) + Step(40));
-  EXPECT_EQ(Find(*Advise(Events(Padded(20)), &two, question), "LARGEST_BATCH")->settings,
-            Find(*Advise(Events(Padded(20)), &plain, question), "LARGEST_BATCH")->settings);
-  // Nothing after it: it was the end.
-  EXPECT_FALSE(Advise(Events(Padded(20) + refused), nullptr, question)->baseline_fits);
-}
-
 // A replay on a card without room for anything must not be one on a card without limit.
 TEST(Advise, ACardThatIsFullWithoutTheAllocatorFitsNothing) {
   AdviceQuestion question;
@@ -467,73 +330,6 @@ TEST(Advise, JsonContract) {
     for (const char* key : {"id", "settings", "predicted_peak_bytes", "predicted_time_factor", "method", "verified"})
       EXPECT_TRUE(s.contains(key)) << key;
     EXPECT_TRUE(s["verified"].is_null());
-  }
-}
-
-TEST(Reconcile, RowsAndDifferencesClose) {
-  const auto r = Reconcile(Input(4), std::nullopt);
-  ASSERT_TRUE(r.ok()) << r.status();
-  const nlohmann::ordered_json j = ReconcileJson(*r);
-  EXPECT_EQ(j["schema"], "vramledger.reconcile/1");
-  EXPECT_EQ(j["unexplained_bytes"], 0);
-  bool parameter = false, gradient = false;
-  for (const auto& row : j["rows"]) {
-    if (row["category"] == "parameter") {
-      parameter = true;
-      EXPECT_EQ(row["textbook_bytes"], 20971520);
-      EXPECT_EQ(row["analytic_bytes"], 20971520);
-      EXPECT_EQ(row["requested_bytes"], 20971520);
-    }
-    if (row["category"] == "gradient") {
-      gradient = true;
-      EXPECT_EQ(row["textbook_bytes"], 20971520);
-      EXPECT_EQ(row["requested_bytes"], 20971520);
-    }
-    if (row["category"] == "optimizer_state") {
-      EXPECT_EQ(row["textbook_bytes"], 2 * 20971520);
-    }
-    // The named differences lead from the textbook to the rounded bytes.
-    if (row["textbook_bytes"].is_null()) continue;
-    int64_t sum = row["textbook_bytes"].get<int64_t>();
-    for (const auto& d : row["differences"]) sum += d["bytes"].get<int64_t>();
-    EXPECT_EQ(sum, row["rounded_bytes"].get<int64_t>()) << row;
-  }
-  EXPECT_TRUE(parameter && gradient);
-}
-
-// A share of a textbook without activations would mislead.
-TEST(Reconcile, NoShareWithoutTheActivations) {
-  const auto r = Reconcile(Input(4), std::nullopt);
-  ASSERT_TRUE(r.ok());
-  const std::string text = ReconcileText(*r, false);
-  EXPECT_EQ(text.find("of the textbook's"), std::string::npos) << text;
-  EXPECT_NE(text.find("without activations"), std::string::npos);
-  EXPECT_NE(text.find("Gradients are not part of it"), std::string::npos);
-}
-
-TEST(Reconcile, WithoutHooksItSaysSo) {
-  const auto r =
-      Reconcile(Events("meta {\"allocator\":{\"mode\":\"plugin\"}}\nphase forward\nalloc a 1M\n"), std::nullopt);
-  ASSERT_TRUE(r.ok());
-  EXPECT_NE(ReconcileText(*r, false).find("Recorded without hooks"), std::string::npos);
-}
-
-// (in + 2 pad - kernel) / stride + 1, for convolutions described in the metadata.
-TEST(Reconcile, TextbookConvolutions) {
-  const auto list = ReadTextEvents(
-      "vramledger events 1\nmeta "
-      "{\"batch_size\":2,\"models\":[{\"name\":\"Net\",\"class\":\"Net\",\"parameters\":[{\"name\":\"c.weight\","
-      "\"numel\":9408,\"element_bytes\":4}],"
-      "\"layers\":[{\"name\":\"c\",\"class\":\"Conv2d\",\"in_shape\":[2,3,224,224],\"out_shape\":[2,64,112,112],"
-      "\"kernel\":[7,7],\"stride\":[2,2],\"padding\":[3,3],\"element_bytes\":4}]}]}\n"
-      "phase forward\nalloc a 1M\n");
-  ASSERT_TRUE(list.ok());
-  const auto r = Reconcile(EventInput::FromList("test", *list), std::nullopt);
-  ASSERT_TRUE(r.ok());
-  for (const ReconcileRow& row : r->rows) {
-    if (row.category != "activation") continue;
-    EXPECT_EQ(row.textbook, 112u * 112 * 64 * 2 * 4);
-    EXPECT_FALSE(row.analytic.has_value());
   }
 }
 

@@ -1,16 +1,16 @@
 #include "tools/analysis/advise.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 
 #include "tools/analysis/advise_cautions.h"
+#include "tools/analysis/advise_checkpointing.h"
+#include "tools/analysis/advise_expandable.h"
 #include "tools/analysis/advise_precision.h"
 #include "tools/analysis/batch_model.h"
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
 #include "tools/analysis/predictions.h"
-#include "tools/analysis/replay.h"
 #include "tools/analysis/timeline.h"
 #include "tools/analysis/verdicts.h"
 #include "tools/foreign/text.h"
@@ -22,29 +22,10 @@ size_t Index(Category c) {
   return static_cast<size_t>(c);
 }
 
-// A block of a list of equal modules: "model.layer.3".
-struct RepeatedBlock {
-  uint64_t saved = 0;
-  uint64_t input = 0;
-};
-
-std::string_view BlockPath(std::string_view path) {
-  size_t begin = 0;
-  while (begin < path.size()) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    const std::string_view part = path.substr(begin, end - begin);
-    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos) return path.substr(0, end);
-    begin = end + 1;
-  }
-  return {};
-}
-
-constexpr uint64_t kMoreThanAnyCard = uint64_t{512} << 30;
-
 class Adviser {
  public:
   Adviser(const EventInput& input, const EventInput* second, const AdviceQuestion& question)
-      : input_(input), second_(second), question_(question) {}
+      : input_(input), second_(second), question_(question), expandable_(input, question.most_replayed) {}
 
   absl::StatusOr<Advice> Run() {
     absl::StatusOr<Analysis> analysis = Analyze(input_, question_.device, &hindsight_);
@@ -69,12 +50,14 @@ class Adviser {
     LeaveOutWhatWasGotOver(metadata);
     ReadReserved(metadata);
     ReadFailure(metadata);
-    MeasureExpandable(metadata);
+    expandable_.Measure(out_, metadata);
     ReadLayers(metadata);
     ReadActivations();
-    if (absl::Status s = Batch(); !s.ok()) return s;
-    ExpandableAlone();
-    Checkpointing();
+    std::optional<Suggestion> alone = expandable_.Alone(out_, room_, out_.capacity - allowed);
+    if (absl::Status s = Batch(alone.has_value() && alone->fits); !s.ok()) return s;
+    if (alone) out_.suggestions.push_back(*std::move(alone));
+    if (std::optional<Suggestion> checkpoints = checkpointing_.Suggest(timeline(), activations_))
+      AddIfLower(*std::move(checkpoints));
     if (std::optional<Suggestion> narrow = precision_.Suggest(timeline(), metadata, activations_))
       AddIfLower(*std::move(narrow));
     OptimizerTemporaries(metadata);
@@ -85,13 +68,14 @@ class Adviser {
         s.fits = s.predicted_reserved.value_or(s.predicted_peak) <= room_;
       }
       if (RanOutForGood() && !out_.ran_out->whole_step) {
+        s.not_known = s.fits;
         s.fits = false;
         s.method += "; a lower bound, as the run ended before a whole step with the optimizer's states";
       }
     }
     // Those that fit first; the batch before the others, then by price in time.
     const auto rank = [](const Suggestion& s) {
-      return std::make_tuple(!s.fits, s.id != "LARGEST_BATCH", s.time_factor);
+      return std::make_tuple(!s.fits, !s.not_known, s.id != "LARGEST_BATCH", s.time_factor);
     };
     std::stable_sort(out_.suggestions.begin(), out_.suggestions.end(),
                      [&](const Suggestion& a, const Suggestion& b) { return rank(a) < rank(b); });
@@ -136,64 +120,6 @@ class Adviser {
                                " (measured, without idle segments, which are given back before a request fails) and ",
                                Percent(kFragmentationGrowth), " for fragmentation to grow"));
     }
-  }
-
-  // ---- expandable segments ----
-  // The recorded requests through the allocator core: what they need with expandable segments.
-  absl::StatusOr<ReplayReport> ReplayExpandable(uint64_t capacity) const {
-    ReplayQuestion question;
-    question.policy = AllocatorSettings::Policy::kNative;
-    question.settings.emplace().expandable_segments = true;
-    question.capacity_bytes = capacity;
-    question.used_elsewhere_bytes = 0;
-    question.device = timeline().device;
-    return Replay(input_, question);
-  }
-
-  void MeasureExpandable(const Metadata& metadata) {
-    may_expand_ = ratio_ && !metadata.expandable_segments();
-    // A request that failed would be served there.
-    if (!may_expand_ || out_.ran_out || timeline().events > question_.most_replayed) return;
-    const absl::StatusOr<ReplayReport> replay = ReplayExpandable(kMoreThanAnyCard);
-    if (!replay.ok() || replay->out_of_memory || replay->peak_allocated_bytes == 0) return;
-    expandable_ =
-        Verified{replay->peak_allocated_bytes, replay->peak_reserved_bytes, "a replay of the recorded requests"};
-  }
-
-  // Reserved bytes for each byte allocated without them: blocks round up otherwise.
-  double ExpandableRatio() const {
-    return expandable_ ? static_cast<double>(expandable_->reserved) / static_cast<double>(timeline().peak.total.rounded)
-                       : 1.0;
-  }
-
-  std::string ExpandableMethod() const {
-    return expandable_ ? Cat("reserved is allocated x ", Percent(ExpandableRatio()),
-                             ", as a replay of the recorded requests with them gives, and ",
-                             Percent(kFragmentationGrowth), " for fragmentation to grow")
-                       : Cat("reserved is taken as allocated and ", Percent(kFragmentationGrowth),
-                             " for fragmentation; not replayed");
-  }
-
-  // The run as it is, where it only does not fit because of fragmentation.
-  void ExpandableAlone() {
-    // A replay takes no capacity for a device without limit.
-    if (!expandable_ || out_.baseline_fits || out_.usable == 0) return;
-    if (expandable_->reserved > room_) {
-      // It may hold less where it must.
-      const absl::StatusOr<ReplayReport> tight = ReplayExpandable(room_);
-      if (!tight.ok() || tight->out_of_memory) return;
-      expandable_->reserved = tight->peak_reserved_bytes;
-    }
-    Suggestion s;
-    s.id = "EXPANDABLE_SEGMENTS";
-    s.settings = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}};
-    s.predicted_peak = out_.baseline_peak;
-    s.predicted_reserved = expandable_->reserved;
-    s.fits = true;
-    s.method = "free pages serve any request; the recorded requests, replayed with them, fit";
-    s.price = "none in time; needs driver support";
-    s.verified = expandable_;
-    out_.suggestions.push_back(std::move(s));
   }
 
   // ---- a run that ran out of memory ----
@@ -288,10 +214,7 @@ class Adviser {
         uint64_t input_bytes = in.empty() ? 0 : JsonUint(layer, "element_bytes", 4);
         for (const uint64_t n : in) input_bytes *= n;
         const std::string path = Cat(JsonText(model, "name"), ".", JsonText(layer, "name"));
-        const std::string block(BlockPath(path));
-        // The first leaf of a block sees the block's input.
-        if (!block.empty() && input_bytes != 0)
-          blocks_[block].input = std::max(blocks_[block].input, blocks_[block].input == 0 ? input_bytes : 0);
+        checkpointing_.See(path, input_bytes);
         precision_.See(path, JsonText(layer, "class"), input_bytes, in);
       }
     }
@@ -302,14 +225,10 @@ class Adviser {
     if (!source.ok()) return;
     const uint64_t sequence = timeline().category_peaks[Index(Category::kActivation)].sequence;
     activations_ = GroupsAt(**source, hindsight_, timeline().device, {{sequence, Category::kActivation}})[0];
-    for (const BlockGroup& g : activations_) {
-      activation_bytes_ += g.bytes.rounded;
-      const std::string block(BlockPath(g.site));
-      if (!block.empty()) blocks_[block].saved += g.bytes.rounded;
-    }
   }
 
-  absl::Status Batch() {
+  // `as_recorded`: the recorded batch fits with expandable segments.
+  absl::Status Batch(bool as_recorded) {
     if (!out_.batch) {
       if (second_ != nullptr)
         return absl::InvalidArgumentError("the trace does not say its batch size, so two traces cannot be compared");
@@ -352,19 +271,23 @@ class Adviser {
                    ": a straight line a + b x batch for the peak of each phase");
     }
     // A batch that has failed on a card at least as large is no advice.
-    uint64_t below = ~uint64_t{0};
-    if (RanOutForGood() && out_.capacity <= out_.ran_out->device_total) below = batch;
+    uint64_t below = ~uint64_t{0}, below_expandable = ~uint64_t{0};
+    if (RanOutForGood() && out_.capacity <= out_.ran_out->device_total) {
+      below = batch;
+      // With expandable segments it has not: the request that failed is served there.
+      if (!expandable_.measured()) below_expandable = batch;
+    }
     if (other_ && !other_->timeline.failures.empty() &&
         out_.capacity <= DeviceTotal(other_->timeline, Metadata(other_->source.metadata_json)))
-      below = std::min(below, *other_batch);
-    const auto largest_for = [&](uint64_t allocated) -> std::optional<uint64_t> {
+      below = std::min(below, *other_batch), below_expandable = std::min(below_expandable, *other_batch);
+    const auto largest_for = [&](uint64_t allocated, uint64_t limit) -> std::optional<uint64_t> {
       std::optional<uint64_t> largest = model.Largest(allocated);
-      if (largest && *largest >= below) largest = below - 1;
+      if (largest && *largest >= limit) largest = limit - 1;
       return largest && *largest != 0 ? largest : std::nullopt;
     };
     const auto per_allocated = ratio_ ? *ratio_ * (1 + kFragmentationGrowth) : 1.0;
     const auto allocated_limit = static_cast<uint64_t>(static_cast<double>(room_) / per_allocated);
-    const std::optional<uint64_t> largest = largest_for(allocated_limit);
+    const std::optional<uint64_t> largest = largest_for(allocated_limit, below);
     const auto price_of = [batch](uint64_t n) {
       return n >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
     };
@@ -384,17 +307,17 @@ class Adviser {
                                ? "not even one sample fits: what does not grow with the batch is already too much"
                                : "nothing in the trace grows with the batch");
     }
-    const double per_expandable = ExpandableRatio() * (1 + kFragmentationGrowth);
+    const double per_expandable = expandable_.Ratio() * (1 + kFragmentationGrowth);
     const std::optional<uint64_t> expandable =
-        largest_for(static_cast<uint64_t>(static_cast<double>(room_) / per_expandable));
-    if (may_expand_ && expandable && *expandable > largest.value_or(0)) {
+        largest_for(static_cast<uint64_t>(static_cast<double>(room_) / per_expandable), below_expandable);
+    if (expandable_.possible() && expandable && *expandable > largest.value_or(0) && (!as_recorded || *expandable > batch)) {
       Suggestion s;
       s.id = "EXPANDABLE_SEGMENTS";
       s.settings = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}, {"batch_size", *expandable}};
       s.predicted_peak = model.Peak(static_cast<double>(*expandable));
       s.predicted_reserved = static_cast<uint64_t>(static_cast<double>(s.predicted_peak) * per_expandable);
       s.fits = *s.predicted_reserved <= room_;
-      s.method = Cat(method, "; free pages serve any request: ", ExpandableMethod());
+      s.method = Cat(method, "; free pages serve any request: ", expandable_.Method());
       s.price = Cat(price_of(*expandable), "; needs driver support");
       out_.suggestions.push_back(std::move(s));
     }
@@ -411,39 +334,6 @@ class Adviser {
       break;
     }
     return absl::OkStatus();
-  }
-
-  void Checkpointing() {
-    uint64_t saved = 0, inputs = 0, largest = 0, count = 0;
-    std::vector<std::string> modules;
-    for (const auto& [path, block] : blocks_) {
-      if (block.saved == 0 || block.input == 0 || block.saved <= block.input) continue;
-      saved += block.saved;
-      inputs += block.input;
-      largest = std::max(largest, block.saved);
-      ++count;
-      modules.push_back(path);
-    }
-    if (count < 2 || saved <= inputs + largest) return;
-    const auto less = static_cast<int64_t>(saved - inputs - largest);
-    Suggestion s;
-    s.id = "CHECKPOINTING";
-    s.settings = {{"checkpoint_blocks", count}, {"use_reentrant", false}};
-    s.predicted_peak = PeakWithout(timeline(), [&](Phase, const Moment& m) {
-      // What a phase holds of the activations goes away in proportion.
-      const double share = activation_bytes_ == 0
-                               ? 0
-                               : static_cast<double>(m.categories[Index(Category::kActivation)].rounded) /
-                                     static_cast<double>(activation_bytes_);
-      return static_cast<int64_t>(static_cast<double>(less) * std::min(1.0, share));
-    });
-    s.method =
-        Cat("the ", HumanBytes(saved), " saved inside ", count, " repeated blocks are replaced by their inputs (",
-            HumanBytes(inputs), ") and one block's recomputation (", HumanBytes(largest), ")");
-    s.price = "one more forward of the blocks: about a third more compute";
-    s.time_factor = 1.33;
-    s.modules = std::move(modules);
-    AddIfLower(std::move(s));
   }
 
   void OptimizerTemporaries(const Metadata& metadata) {
@@ -490,12 +380,10 @@ class Adviser {
   std::optional<Analysis> other_;
   uint64_t room_ = 0;            // of the usable bytes, for what the recorded steps need
   std::optional<double> ratio_;  // reserved for each allocated byte; the worse of two traces
-  bool may_expand_ = false;      // fragmentation is known, and segments were not expandable
-  std::optional<Verified> expandable_;
+  ExpandableSegments expandable_;
   PrecisionModel precision_;
-  std::map<std::string, RepeatedBlock> blocks_;
+  CheckpointModel checkpointing_;
   std::vector<BlockGroup> activations_;
-  uint64_t activation_bytes_ = 0;
   Advice out_;
   bool batch_varies_ = false;
 };

@@ -28,6 +28,7 @@ struct Suggestion {
   double time_factor = 1;                      // time for the same number of samples, this run = 1
   std::string method, price;
   bool fits = false;
+  bool not_known = false;  // what is predicted fits, and is a lower bound only
   std::vector<std::string> modules;  // that the setting is about, when it is not about all
   std::optional<Verified> verified;
 };

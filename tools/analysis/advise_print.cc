@@ -118,7 +118,7 @@ std::string AdviceText(const Advice& a, bool color) {
   for (const Suggestion& s : a.suggestions) {
     char factor[32];
     std::snprintf(factor, sizeof(factor), "%.2f", s.time_factor);
-    out += Cat("\n", s.id, " ", s.settings.dump(), ": ", s.fits ? "fits" : "does not fit", ", predicted ",
+    out += Cat("\n", s.id, " ", s.settings.dump(), ": ", s.fits ? "fits" : s.not_known ? "is not known to fit" : "does not fit", ", predicted ",
                HumanBytes(s.predicted_peak), " allocated",
                s.predicted_reserved ? Cat(", ", HumanBytes(*s.predicted_reserved), " reserved") : std::string(),
                ", time x ", factor, "\n  how: ", s.method,
