@@ -103,6 +103,24 @@ TEST(Advise, ReservedBytesDecide) {
   EXPECT_LT(Find(*two, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 100);
 }
 
+// 500 MiB are in segment c, all free, when the most is reserved.
+TEST(Advise, IdleSegmentsAreToldApartWhereTheNumberStands) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{2} << 30;
+  question.headroom_share = 0;
+  const std::string plain = AdviceText(*Advise(Events(Padded(20)), nullptr, question), false);
+  EXPECT_NE(plain.find("peaks at 300.0 MiB allocated, 450.0 MiB reserved, and fits"), std::string::npos) << plain;
+  const std::string idle = AdviceText(*Advise(Events(Padded(20) + "segment c 500M\n"), nullptr, question), false);
+  EXPECT_NE(idle.find("peaks at 300.0 MiB allocated, 450.0 MiB reserved without idle segments (950.0 MiB with them), and fits"), std::string::npos)
+      << idle;
+  const size_t batch = idle.find("LARGEST_BATCH"), expandable = idle.find("EXPANDABLE_SEGMENTS");
+  ASSERT_NE(batch, std::string::npos);
+  ASSERT_NE(expandable, std::string::npos);
+  const auto line = [&](size_t at) { return idle.substr(at, idle.find('\n', at) - at); };
+  EXPECT_NE(line(batch).find("GiB reserved without idle segments, time"), std::string::npos) << idle;
+  EXPECT_NE(line(expandable).find("GiB reserved, time"), std::string::npos) << idle;
+}
+
 TEST(Advise, ABatchThatFitsAsRecordedIsNotAdvisedAgainst) {
   bool said = false;
   for (uint64_t mib = 400; mib < 1000; ++mib) {

@@ -87,6 +87,24 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
           {"notes", a.notes}};
 }
 
+namespace {
+
+// Of the measured run; what the reserved peak holds in idle segments is told apart.
+std::string BaselineReserved(const Advice& a) {
+  if (!a.baseline_reserved) return "";
+  const uint64_t most = a.analysis.timeline.reserved_peak_bytes;
+  return Cat(", ", HumanBytes(*a.baseline_reserved), " reserved",
+             most > *a.baseline_reserved ? Cat(" without idle segments (", HumanBytes(most), " with them)") : std::string());
+}
+
+// A ratio of what is reserved leaves idle segments out; a replay counts them.
+std::string PredictedReserved(const Suggestion& s) {
+  if (!s.predicted_reserved) return "";
+  return Cat(", ", HumanBytes(*s.predicted_reserved), " reserved", s.id != "EXPANDABLE_SEGMENTS" ? " without idle segments" : "");
+}
+
+}  // namespace
+
 std::string AdviceText(const Advice& a, bool color) {
   const Metadata metadata(a.analysis.source.metadata_json);
   const std::string run = Cat("The run", a.batch ? Cat(" at batch ", *a.batch) : std::string());
@@ -105,9 +123,7 @@ std::string AdviceText(const Advice& a, bool color) {
                    PhaseAndStep(a.analysis.timeline, a.ran_out->phase, a.ran_out->step), "; its true peak is at least ",
                    HumanBytes(a.ran_out->peak_at_least), ". It ", verdict);
   } else {
-    headline = Cat(run, " peaks at ", HumanBytes(a.baseline_peak), " allocated",
-                   a.baseline_reserved ? Cat(", ", HumanBytes(*a.baseline_reserved), " reserved") : std::string(),
-                   device, ", and ", verdict);
+    headline = Cat(run, " peaks at ", HumanBytes(a.baseline_peak), " allocated", BaselineReserved(a), device, ", and ", verdict);
     if (a.ran_out)
       headline += Cat(" A request of ", HumanBytes(a.ran_out->request), " failed in ",
                       PhaseAndStep(a.analysis.timeline, a.ran_out->phase, a.ran_out->step),
@@ -120,7 +136,7 @@ std::string AdviceText(const Advice& a, bool color) {
     std::snprintf(factor, sizeof(factor), "%.2f", s.time_factor);
     out += Cat("\n", s.id, " ", s.settings.dump(), ": ", s.fits ? "fits" : s.not_known ? "is not known to fit" : "does not fit", ", predicted ",
                HumanBytes(s.predicted_peak), " allocated",
-               s.predicted_reserved ? Cat(", ", HumanBytes(*s.predicted_reserved), " reserved") : std::string(),
+               PredictedReserved(s),
                ", time x ", factor, "\n  how: ", s.method,
                s.modules.empty() ? std::string() : Cat("\n  modules: ", ModuleList(s.modules)), "\n  price: ", s.price,
                s.verified ? Cat("\n  verified: ", HumanBytes(s.verified->peak), " allocated, ",
