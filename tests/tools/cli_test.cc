@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/tools/pickle_builder.h"
 #include "tools/foreign/file_bytes.h"
+#include "tracer/format/record.h"
 
 namespace vramledger {
 namespace {
@@ -262,6 +264,31 @@ TEST(Tool, ImportedTraceReportsTheSame) {
     }
     EXPECT_EQ(x, y) << key;
   }
+  std::filesystem::remove(trace);
+}
+
+// A trace of a program that runs on, or was killed, differs from a closed one in one word of its header.
+TEST(Tool, ATraceThatHasNotEndedFitsSoFar) {
+  const std::string trace = ::testing::TempDir() + "/open.vlt";
+  ASSERT_EQ(Tool("import " + Golden("training.events") + " -o " + trace).code, 0);
+  EXPECT_EQ(Tool("advise " + trace + " --capacity 24GiB").output.find("so far"), std::string::npos);
+  EXPECT_EQ(Tool("report " + trace).output.find("so far"), std::string::npos);
+  {
+    std::fstream file(trace, std::ios::in | std::ios::out | std::ios::binary);
+    const auto open = static_cast<uint32_t>(TraceState::kOpen);
+    file.seekp(offsetof(FileHeader, state));
+    file.write(reinterpret_cast<const char*>(&open), sizeof(open));
+  }
+  const Outcome advice = Tool("advise " + trace + " --capacity 24GiB");
+  EXPECT_EQ(advice.code, 0) << advice.output;
+  EXPECT_EQ(advice.output.find("The run at batch 4 has not ended in this trace (crash, kill, or still running). So far it peaks at 110.1 MiB "
+                               "allocated"),
+            0u)
+      << advice.output;
+  EXPECT_NE(advice.output.find("and so far it fits in 24.00 GiB"), std::string::npos) << advice.output;
+  EXPECT_NE(Tool("advise " + trace + " --capacity 1GiB").output.find("and so far it does not fit in 1.00 GiB"), std::string::npos);
+  EXPECT_EQ(Tool("report " + trace).output.find("Peak so far 110.1 MiB allocated"), 0u);
+  EXPECT_EQ(nlohmann::json::parse(Tool("advise " + trace + " --capacity 24GiB --json").output)["source"]["ended_early"], true);
   std::filesystem::remove(trace);
 }
 

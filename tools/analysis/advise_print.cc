@@ -123,7 +123,12 @@ std::string AdviceText(const Advice& a, bool color) {
                    PhaseAndStep(a.analysis.timeline, a.ran_out->phase, a.ran_out->step), "; its true peak is at least ",
                    HumanBytes(a.ran_out->peak_at_least), ". It ", verdict);
   } else {
-    headline = Cat(run, " peaks at ", HumanBytes(a.baseline_peak), " allocated", BaselineReserved(a), device, ", and ", verdict);
+    const SourceHealth& health = a.analysis.source.health;
+    const std::string so_far = !health.ended_early      ? ""
+                               : health.damage.empty() ? " has not ended in this trace (crash, kill, or still running). So far it"
+                                                       : " can be read up to the damage of the file. So far it";
+    headline = Cat(run, so_far, " peaks at ", HumanBytes(a.baseline_peak), " allocated", BaselineReserved(a), device,
+                   so_far.empty() ? ", and " : ", and so far it ", verdict);
     if (a.ran_out)
       headline += Cat(" A request of ", HumanBytes(a.ran_out->request), " failed in ",
                       PhaseAndStep(a.analysis.timeline, a.ran_out->phase, a.ran_out->step),

@@ -77,7 +77,7 @@ class Writer {
             Cat(" in ", steps ? PhaseAndStep(t_, t_.peak.phase, t_.peak.step) : std::string(PhaseName(t_.peak.phase)));
       else if (steps)
         place = Cat(" in step ", t_.peak.step);
-      out_ += Bold(Cat("Peak ", HumanBytes(t_.peak.total.rounded), " allocated", place, where, ", ",
+      out_ += Bold(Cat("Peak ", a_.source.health.ended_early ? "so far " : "", HumanBytes(t_.peak.total.rounded), " allocated", place, where, ", ",
                        t_.reserved_peak_bytes != 0 ? Cat(HumanBytes(t_.reserved_peak_bytes), " reserved at most")
                                                    : std::string("segments not recorded"),
                        ".")) +
@@ -101,7 +101,8 @@ class Writer {
       out_ += Cat("\n", Bold(v.id), ": ", v.sentence, "\n  -> ", v.suggestion, "\n     price: ", v.price,
                   "; confidence: ", v.confidence, "\n");
     }
-    if (verdicts.empty() && t_.allocations != 0) out_ += "No fault found.\n";
+    if (verdicts.empty() && t_.allocations != 0)
+      out_ += a_.source.health.ended_early ? "No fault found so far.\n" : "No fault found.\n";
   }
 
   void Ledger() {
