@@ -32,7 +32,7 @@ class Builder {
     AddRow(Category::kUnknown);
     Models();
     for (const ReconcileRow& row : out_.rows) {
-      if (row.category != "gradient" && row.textbook) out_.textbook_total += *row.textbook;
+      if (row.textbook) out_.textbook_total += *row.textbook;
     }
     if (module_depth_) {
       const ActivationCheck* check = LargestCheck(out_.activation_checks);

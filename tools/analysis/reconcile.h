@@ -67,7 +67,7 @@ struct Reconciliation {
   std::vector<ReconcileModel> models;
   std::vector<ActivationCheck> activation_checks;
   std::vector<ReconcileLayer> layers;
-  uint64_t textbook_total = 0;  // parameters + optimizer states + activations + buffers
+  uint64_t textbook_total = 0;  // parameters + gradients + optimizer states + activations + buffers
   std::optional<std::vector<ModuleRow>> by_module;
 };
 

@@ -149,6 +149,7 @@ std::string ReconcileText(const Reconciliation& r, bool color, bool layers) {
     table.Row({row.category, OrDash(row.textbook), OrDash(row.analytic), Grouped(row.traced.requested),
                Grouped(row.traced.rounded), Grouped(row.at_peak.rounded)});
   }
+  if (r.textbook_total != 0) table.Row({"= textbook's total", Grouped(r.textbook_total), "", "", "", ""});
   table.Row({"= in use at the peak", "", "", "", "", Grouped(t.peak.total.rounded)});
   table.Row({"reserved at most", "", "", "", "", Grouped(t.reserved_peak_bytes)});
   table.Row({"outside the allocator", "", "", "", "",
@@ -160,9 +161,9 @@ std::string ReconcileText(const Reconciliation& r, bool color, bool layers) {
         "\nThe trace describes no model (it was recorded without the Python hooks), so there is no textbook column.\n";
   else
     out += Cat(
-        "\nThe textbook: total = parameters + optimizer states + activations + buffers = ", Grouped(r.textbook_total),
-        " B", activations_known ? "" : ", without activations, for which the textbook has no formula here",
-        ".\nGradients are not part of it.\n");
+        "\nThe textbook's total is the sum of its column, each at its own peak: parameters + gradients + optimizer states + ",
+        activations_known ? "activations + buffers.\n"
+                          : "buffers, without activations, for which the textbook has no formula here.\n");
   if (r.by_module) out += ByModuleText(*r.by_module, kShownModules);
   for (const ReconcileRow& row : r.rows) {
     if (row.formula.empty() && row.differences.empty() && row.note.empty()) continue;
