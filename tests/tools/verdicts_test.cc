@@ -272,6 +272,32 @@ end
             "");
 }
 
+// The most is reserved in the third step, and of that the most in use in its backward; the peak and the end are elsewhere.
+TEST(Verdicts, FragmentationNamesTheMomentOfItsFigures) {
+  const Analysis a = Replay(R"(phase load
+segment a 1000M
+alloc p 1000M in=a
+phase optimizer
+free p
+repeat 3
+phase forward
+segment s{i} {i}50M
+phase backward
+alloc x 10M in=s{i}
+free x
+phase optimizer
+step Adam
+end
+phase save
+)");
+  const auto verdicts = Judge(a);
+  ASSERT_FALSE(verdicts.empty());
+  EXPECT_EQ(verdicts[0].id, "FRAG_IDLE");
+  EXPECT_NE(verdicts[0].sentence.find("are reserved in backward of step 3 for a peak of 1000.0 MiB"), std::string::npos) << verdicts[0].sentence;
+  EXPECT_EQ(verdicts[0].evidence["phase"], "backward");
+  EXPECT_EQ(verdicts[0].evidence["step"], 3);
+}
+
 TEST(Verdicts, PendingFree) {
   EXPECT_EQ(Ids(R"(segment a 600M
 segment b 100M
