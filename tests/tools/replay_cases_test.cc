@@ -42,6 +42,17 @@ TEST(ReplayCases, LargeThenSmall) {
   EXPECT_LE(vmm.peak_reserved_bytes, vmm.peak_live_bytes * 101 / 100);
 }
 
+TEST(ReplayCases, SettingsWithoutEffectAreRefusedBeforeAnythingIsReplayed) {
+  const absl::StatusOr<EventInput> input = EventInput::Open(Case("growing"));
+  ASSERT_TRUE(input.ok()) << input.status();
+  ReplayQuestion question;
+  question.policy = Policy::kVmm;
+  question.settings = *AllocatorSettings::Parse("max_split_size_mb:64");
+  EXPECT_EQ(Replay(*input, question).status().code(), absl::StatusCode::kFailedPrecondition);
+  question.policy = Policy::kNative;
+  EXPECT_TRUE(Replay(*input, question).ok());
+}
+
 TEST(ReplayCases, TemporaryThenKept) {
   const ReplayReport native = Played(Case("temporary_then_kept"), Policy::kNative);
   EXPECT_EQ(native.statistics.allocated_bytes[kAllPools].current, static_cast<int64_t>(9720 * kMiB));

@@ -368,6 +368,13 @@ bool AllEqual(const ReplayReport& r) {
 absl::StatusOr<ReplayReport> Replay(const EventInput& input, const ReplayQuestion& question) {
   absl::StatusOr<ReplayHistory> history = ReadReplayHistory(input, question.device);
   if (!history.ok()) return history.status();
+  if (question.settings) {
+    AllocatorSettings settings = *question.settings;
+    std::vector<std::string> ignored;
+    settings.policy = question.policy.value_or(RecordedSettings(Metadata(history->metadata_json), &ignored).policy);
+    if (const std::string idle = settings.WithoutEffect(); !idle.empty())
+      return absl::FailedPreconditionError(Cat(idle, ", and a trace does not tell which requests went to one"));
+  }
   InferBlockSizes(*history, kLargestSmall);
   using Order = AllocatorSettings::EqualSizeOrder;
   ReplayReport report = Player(*history, question, Order::kAddress).Run();

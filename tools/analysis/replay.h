@@ -70,6 +70,7 @@ struct ReplayReport {
   Statistics statistics;  // the core's, at the end
 };
 
+// FailedPrecondition: settings that have no effect with the policy, which may be the recorded one.
 absl::StatusOr<ReplayReport> Replay(const EventInput& input, const ReplayQuestion& question);
 
 // Schema vramledger.replay/1.
