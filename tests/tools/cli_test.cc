@@ -185,6 +185,28 @@ alloc a 10M
   EXPECT_EQ(Tool("replay " + vmm + " --policy native --settings max_split_size_mb:64").code, 0);
 }
 
+// `--device` is a card in dryrun and replay, and one of the trace's devices elsewhere.
+TEST(Tool, ADeviceOfTheOtherKindIsToldTheRightOption) {
+  const std::string trace = Golden("training.events");
+  const std::pair<std::string, std::string> kCases[] = {
+      {"report " + trace + " --device h100-80gb",
+       "\"h100-80gb\" is no index of a device of the trace (0 to 255); a card is given to `vramledger dryrun` or `vramledger replay`"},
+      {"reconcile " + trace + " --device t4", "\"t4\" is no index of a device of the trace (0 to 255)"},
+      {"report " + trace + " --device 256", "\"256\" is no index of a device of the trace (0 to 255)"},
+      {"advise " + trace + " --capacity 24GiB --device t4", "the card to advise for is given by its memory, as --capacity 24GiB"},
+      {"replay " + trace + " --device-index t4", "\"t4\" is no index of a device of the trace (0 to 255); a card is given with --device"},
+      {"replay " + trace + " --device 0",
+       "\"0\" is no card, which `vramledger doctor` lists by name; the index of a device of the trace is given with --device-index"}};
+  for (const auto& [arguments, words] : kCases) {
+    const Outcome o = Tool(arguments);
+    EXPECT_EQ(o.code, 2) << o.output;
+    EXPECT_NE(o.output.find(words), std::string::npos) << o.output;
+  }
+  for (const std::string command : {"report ", "reconcile ", "advise --capacity 24GiB "})
+    EXPECT_EQ(Tool(command + trace + " --device 0").code, 0) << command;
+  EXPECT_EQ(Tool("replay " + trace + " --device-index 0").code, 0);
+}
+
 TEST(Tool, NeverWritesOverItsInput) {
   const std::string text = *ReadFile(Golden("training.events"));
   const std::string trace = Temporary("own.events", text), link = ::testing::TempDir() + "/own_link.events";

@@ -146,6 +146,8 @@ TEST_F(LaunchTest, EveryRefusalIsASentence) {
     return error;
   };
   EXPECT_EQ(refusal([](auto& o) { o.device = "h1000"; }), "there is no virtual device 'h1000'; known: t4");
+  EXPECT_EQ(refusal([](auto& o) { o.device = "0"; }),
+            "there is no virtual device '0'; known: t4; how many devices there are, --devices says");
   EXPECT_NE(refusal([](auto& o) { o.memory = "lots"; }).find("'lots' is not a size"), std::string::npos);
   EXPECT_NE(refusal([](auto& o) { o.memory = "0"; }), "");
   EXPECT_NE(refusal([](auto& o) { o.devices = 0; }), "");

@@ -23,8 +23,7 @@ void RegisterAdvise(CLI::App& app) {
   command->add_option("--capacity", o->capacity, "memory of the card: 24GiB, 80GB or a number of bytes")->required();
   command->add_option("--headroom", o->headroom, "share of the capacity to leave free (default 0.05)")
       ->check(CLI::Range(0.0, 0.9));
-  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")
-      ->check(CLI::Range(0, 255));
+  AddDeviceIndex(command, "--device", &o->device, "the card to advise for is given by its memory, as --capacity 24GiB");
   command->add_flag("--json", o->json, "print JSON (schema vramledger.advise/1)");
   command->footer("Example: vramledger advise out/bert_b32.vlt --second out/bert_b64.vlt --capacity 24GiB");
   command->callback([o] {

@@ -10,7 +10,7 @@ namespace vramledger::cli {
 void RegisterDryrun(CLI::App& app) {
   const auto o = std::make_shared<vd::LaunchOptions>();
   CLI::App* command = app.add_subcommand("dryrun", "Run a training script on a virtual device: the trace without the GPU");
-  command->add_option("--device", o->device, "a device of `vramledger doctor`, or a device file (default h100-80gb)");
+  command->add_option("--device", o->device, "a card by its name, as `vramledger doctor` lists them, or a device file (default h100-80gb); how many: --devices");
   command->add_option("--memory", o->memory, "total memory of the device, such as 24GiB, 24GB or bytes (default: the device's own)");
   command->add_option("--devices", o->devices, "how many such devices there are (default 1)");
   command->add_option("--address-order", o->address_order, "order in which addresses are handed out: up (default) or down");

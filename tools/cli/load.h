@@ -7,6 +7,7 @@
 #include "tools/analysis/timeline.h"
 #include "tools/cli/command.h"
 #include "tools/cli/output.h"
+#include "tools/foreign/text.h"
 
 namespace vramledger::cli {
 
@@ -34,6 +35,18 @@ inline Analysis AnalyzeOrFail(const std::string& path, int device) {
 // After what is readable has been printed: the one sentence on what is not, and exit code 3.
 inline void FailIfDamaged(const SourceHealth& health) {
   if (!health.damage.empty()) throw Failure{kExitUnreadable, health.damage};
+}
+
+// Which device of the trace, as an index: `--device` here, `--device-index` where `--device` is a card.
+inline void AddDeviceIndex(CLI::App* command, const std::string& option, int* index, const std::string& for_a_card) {
+  command->add_option(option, *index, "index of a device of the trace: 0, 1, ... (default: the one with the highest peak)")
+      ->check(CLI::Validator(
+          [option, for_a_card](std::string& text) {
+            uint64_t number = 0;
+            if (ParseInteger(text, &number) && number <= 255) return std::string();
+            return Cat("\"", text, "\" is no index of a device of the trace (0 to 255); ", for_a_card);
+          },
+          ""));
 }
 
 }  // namespace vramledger::cli

@@ -20,8 +20,8 @@ void RegisterReconcile(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "reconcile", "Textbook, analytic, requested, rounded and reserved bytes, and each difference by name");
   command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot")->required();
-  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")
-      ->check(CLI::Range(0, 255));
+  AddDeviceIndex(command, "--device", &o->device,
+                 "a card is given to `vramledger dryrun` or `vramledger replay`, with their --device");
   CLI::Option* by =
       command->add_option("--by", o->by, "module: with a table by module (also of what backward made for it)")
           ->check(CLI::IsMember({"module"}));

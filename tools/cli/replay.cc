@@ -16,9 +16,11 @@ namespace {
 uint64_t CapacityOf(const std::string& name) {
   const std::string folder = vd::FindStandIns() + "/devices";
   const bool is_path = Contains(name, "/");
+  uint64_t index = 0;
   const std::vector<std::string> known = vd::ListDeviceModels(folder);
   if (!is_path && std::find(known.begin(), known.end(), name) == known.end())
-    throw Failure{kExitUsage, Cat("\"", name, "\" is no device; `vramledger doctor` lists them")};
+    throw Failure{kExitUsage, Cat("\"", name, "\" is no card, which `vramledger doctor` lists by name",
+                                  ParseInteger(name, &index) ? "; the index of a device of the trace is given with --device-index" : "")};
   return vd::ReadDeviceModel(is_path ? name : Cat(folder, "/", name, ".json")).total_memory_bytes;
 }
 
@@ -40,13 +42,12 @@ void RegisterReplay(CLI::App& app) {
                       "in the syntax of PYTORCH_ALLOC_CONF; \"\" = PyTorch's defaults (default: as recorded)");
   command->add_option("--capacity", o->capacity,
                       "memory of the card: 24GiB, 80GB or a number of bytes (default: as recorded)");
-  command->add_option("--device", o->device, "a device of `vramledger doctor`, for its memory");
+  command->add_option("--device", o->device, "a card by its name, as `vramledger doctor` lists them, for its memory; which device of the trace: --device-index");
   command
       ->add_option("--address-order", o->order,
                    "in which order the device hands out addresses: up or down (default: as recorded, else up)")
       ->check(CLI::IsMember({"up", "down"}));
-  command->add_option("--device-index", o->index, "which device of the trace (default: the one with the highest peak)")
-      ->check(CLI::Range(0, 255));
+  AddDeviceIndex(command, "--device-index", &o->index, "a card is given with --device");
   command->add_flag("--json", o->json, "print JSON (schema vramledger.replay/1)");
   command->footer(
       "With the recorded policy and settings, every address and segment is compared with the recording.\n"

@@ -18,8 +18,8 @@ void RegisterReport(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "report", "Where the bytes are: ledger at the peak, per phase and category, fragmentation, verdicts");
   command->add_option("TRACE", o->input, "a .vlt trace or a PyTorch memory snapshot (.pickle, .pickle.gz)")->required();
-  command->add_option("--device", o->device, "device index (default: the one with the highest peak)")
-      ->check(CLI::Range(0, 255));
+  AddDeviceIndex(command, "--device", &o->device,
+                 "a card is given to `vramledger dryrun` or `vramledger replay`, with their --device");
   command->add_option("--top", o->top, "rows of places and names (default 8, JSON 20)")->check(CLI::Range(1, 1000));
   command->add_flag("--json", o->json, "print JSON (schema vramledger.report/1)");
   command->footer("Example: vramledger report out/bert_b32.vlt");

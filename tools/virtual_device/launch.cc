@@ -170,7 +170,8 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   DeviceModel model;
   try {
     if (access(device_file.c_str(), R_OK) != 0) {
-      return Refuse("there is no virtual device '" + o.device + "'; known: " + Joined(ListDeviceModels(folder + "/devices"), ", "));
+      return Refuse("there is no virtual device '" + o.device + "'; known: " + Joined(ListDeviceModels(folder + "/devices"), ", ") +
+                    (o.device.find_first_not_of("0123456789") == std::string::npos ? "; how many devices there are, --devices says" : ""));
     }
     model = ReadDeviceModel(device_file);
   } catch (const std::exception& error) {
