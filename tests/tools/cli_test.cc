@@ -207,6 +207,18 @@ TEST(Tool, ADeviceOfTheOtherKindIsToldTheRightOption) {
   EXPECT_EQ(Tool("replay " + trace + " --device-index 0").code, 0);
 }
 
+TEST(Tool, AnEstimateOfAnImageModelTakesNoSequence) {
+  const std::string models = std::string(VRAMLEDGER_TEST_DATA) + "/model_configs/";
+  for (const std::string& model : {std::string("torchvision:resnet50"), models + "vit-base-patch16-224.json"}) {
+    const Outcome o = Tool("estimate " + model + " --sequence 64");
+    EXPECT_EQ(o.code, 2) << o.output;
+    EXPECT_NE(o.output.find("--sequence has no effect on "), std::string::npos) << o.output;
+    EXPECT_EQ(Tool("estimate " + model).code, 0);
+  }
+  EXPECT_EQ(Tool("estimate " + models + "gpt2.json --decoder-sequence 64").code, 2);
+  EXPECT_EQ(Tool("estimate " + models + "t5-base.json --sequence 64 --decoder-sequence 32").code, 0);
+}
+
 TEST(Tool, NeverWritesOverItsInput) {
   const std::string text = *ReadFile(Golden("training.events"));
   const std::string trace = Temporary("own.events", text), link = ::testing::TempDir() + "/own_link.events";

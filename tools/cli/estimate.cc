@@ -298,7 +298,13 @@ void Contradictions(const CLI::App& command, const Options& o) {
 }
 
 // What has an effect on some models only.
-void Unfit(const ModelSource& model, const Options& o) {
+void Unfit(const CLI::App& command, const ModelSource& model, const Options& o) {
+  for (const char* option : {"--sequence", "--decoder-sequence"}) {
+    if (Given(command, option) && model.config && !model.has_sequence())
+      Wrong(Cat(option, " has no effect on ", model.name(), ", which takes images"));
+  }
+  if (Given(command, "--decoder-sequence") && model.config && model.config->decoder_layers == 0)
+    Wrong(Cat("--decoder-sequence has no effect on ", model.name(), ", which has no encoder beside its decoder"));
   const Precision precision = o.settings.precision;
   if (o.settings.master_weights && model.config && precision != Precision::kBfloat16 &&
       precision != Precision::kFloat16)
@@ -330,7 +336,7 @@ void RegisterEstimate(CLI::App& app) {
     const absl::StatusOr<ModelSource> model = LoadModel(o->model);
     RequireReadable(model.status());
     if (model->graph) OptionsOfDescriptions(*command, *model);
-    Unfit(*model, *o);
+    Unfit(*command, *model, *o);
     if (const absl::Status fits = CheckSettings(*model, o->settings); !fits.ok()) Wrong(std::string(fits.message()));
     const MemoryEstimate e = EstimateMemory(*model, o->settings);
     if (o->json) return WriteJson("", EstimateJson(*model, e, *o));
