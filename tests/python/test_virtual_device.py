@@ -274,6 +274,16 @@ def test_dry_run_passes_the_exit_code_and_the_arguments(tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 
+def test_dry_run_names_a_python_without_the_package(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    (tmp_path / "vramledger").mkdir()  # as where the project was cloned to
+    done = subprocess.run([virtual_device.TOOL, "dryrun", "--device", "t4", "--no-trace", "--", sys.executable, "-S", "-E", script],
+                          capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == "", done.stdout
+    assert f"the Python '{sys.executable}' has no package vramledger" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
 def test_doctor_lists_devices_with_sources_and_what_is_missing():
     if not virtual_device.TOOL.exists():
         pytest.fail("the tool is not built")

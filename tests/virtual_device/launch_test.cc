@@ -99,6 +99,31 @@ TEST_F(LaunchTest, PluginRunsTheScriptThroughThePackage) {
             (std::vector<std::string>{python, "-m", "vramledger", "run", "--no-trace", "-m", "package.train"}));
 }
 
+// Stands in for a Python: keeps what it was asked, and exits with `code`.
+TEST_F(LaunchTest, APythonWithoutThePackageIsNamed) {
+  const std::string python = folder_ + "/python3", asked = folder_ + "/asked";
+  options_.allocator = "";
+  options_.command = {python, "-X", "dev", "train.py"};
+  const auto reason = [&](int code) {
+    std::ofstream(python) << "#!/bin/sh\necho \"$1 $2 $3\" > " << asked << "\nexit " << code << "\n";
+    fs::permissions(python, fs::perms::owner_all);
+    return WhyNoPackage(Prepare());
+  };
+  EXPECT_EQ(reason(3), "the Python '" + python +
+                           "' has no package vramledger: name the one that has it (after tools/demo.sh .venv/bin/python), or install it into "
+                           "this one, from vramledger's folder: " +
+                           python + " -m pip install --no-deps .");
+  std::string words;
+  std::getline(std::ifstream(asked), words);
+  EXPECT_EQ(words, "-X dev -c");
+  EXPECT_EQ(reason(0), "");
+  EXPECT_EQ(reason(1), "");
+  fs::remove(asked);
+  options_.allocator = "native";
+  EXPECT_EQ(reason(3), "");
+  EXPECT_FALSE(fs::exists(asked));
+}
+
 TEST_F(LaunchTest, TheSummaryIsNamedByTheOptionOrThePureFormsTrace) {
   options_.report = "/tmp/d.json";
   EXPECT_EQ(Prepare().environment.at("VRAMLEDGER_VIRTUAL_DEVICE_REPORT"), "/tmp/d.json");

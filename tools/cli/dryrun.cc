@@ -37,6 +37,7 @@ void RegisterDryrun(CLI::App& app) {
   command->callback([o] {
     const vd::Launch launch = vd::PrepareLaunch(*o);
     if (!launch.error.empty()) throw Failure{kExitUsage, launch.error};
+    if (const std::string reason = vd::WhyNoPackage(launch); !reason.empty()) throw Failure{kExitUsage, reason};
     throw Failure{kExitUsage, vd::Execute(launch)};  // only returns when it could not start
   });
 }

@@ -1,5 +1,8 @@
 #include "tools/virtual_device/launch.h"
 
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,8 +60,8 @@ std::vector<std::string> OptionsOfRun(const LaunchOptions& o) {
 
 // python train.py ARGS -> python -m vramledger run [--mode MODE] OPTIONS train.py ARGS; -m MODULE likewise. Options of
 // the interpreter stay in front. False: no script or module in the command.
-bool RunThroughPackage(std::vector<std::string>* command, const std::string& mode,
-                       const std::vector<std::string>& options) {
+bool RunThroughPackage(Launch* launch, const std::string& mode, const std::vector<std::string>& options) {
+  std::vector<std::string>* command = &launch->command;
   const std::string name = fs::path(command->front()).filename().string();
   if (name.rfind("python", 0) != 0) return false;
   size_t at = 1;
@@ -73,6 +76,7 @@ bool RunThroughPackage(std::vector<std::string>* command, const std::string& mod
   if (!mode.empty()) inserted.insert(inserted.end(), {"--mode", mode});
   inserted.insert(inserted.end(), options.begin(), options.end());
   command->insert(command->begin() + static_cast<std::ptrdiff_t>(at), inserted.begin(), inserted.end());
+  launch->package_at = at;
   return true;
 }
 
@@ -197,7 +201,7 @@ Launch PrepareLaunch(const LaunchOptions& o) {
   }
   launch.command = o.command;
   if (o.allocator.empty() || o.allocator == "plugin" || o.allocator == "torch" || o.allocator == "observe") {
-    if (!RunThroughPackage(&launch.command, o.allocator, OptionsOfRun(o))) {
+    if (!RunThroughPackage(&launch, o.allocator, OptionsOfRun(o))) {
       return Refuse((o.allocator.empty() ? "" : "with --allocator " + o.allocator + " ") +
                     "the command must be python with a script or -m MODULE; use --allocator native for anything else");
     }
@@ -230,6 +234,33 @@ Launch PrepareLaunch(const LaunchOptions& o) {
     report = std::string(named) + ".device.json";
   if (!report.empty()) environment["VRAMLEDGER_VIRTUAL_DEVICE_REPORT"] = Absolute(report).string();
   return launch;
+}
+
+std::string WhyNoPackage(const Launch& launch) {
+  if (launch.package_at == 0) return "";
+  // A folder of that name alone, as where this project was cloned to, is a package without an origin.
+  constexpr int kMissing = 3;
+  std::vector<std::string> words(launch.command.begin(), launch.command.begin() + static_cast<std::ptrdiff_t>(launch.package_at));
+  words.insert(words.end(), {"-c", "import importlib.util, sys; found = importlib.util.find_spec('vramledger'); "
+                                   "sys.exit(" + std::to_string(kMissing) + " if found is None or found.origin is None else 0)"});
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  for (const int out : {STDOUT_FILENO, STDERR_FILENO}) posix_spawn_file_actions_addopen(&files, out, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  int status = 0;
+  const bool started = posix_spawn(&child, launch.program.c_str(), &files, nullptr, arguments.data(), environ) == 0;
+  posix_spawn_file_actions_destroy(&files);
+  while (started && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  // Whatever else may be wrong with it, it says itself.
+  if (!started || !WIFEXITED(status) || WEXITSTATUS(status) != kMissing) return "";
+  return "the Python '" + launch.command.front() +
+         "' has no package vramledger: name the one that has it (after tools/demo.sh .venv/bin/python), or install it into this one, "
+         "from vramledger's folder: " + launch.command.front() + " -m pip install --no-deps .";
 }
 
 std::string Execute(const Launch& launch) {

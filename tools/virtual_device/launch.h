@@ -30,6 +30,7 @@ struct Launch {
   std::vector<std::string> command;
   std::string program;                             // the file of command[0]
   std::map<std::string, std::string> environment;  // to be set, beside what there is
+  size_t package_at = 0;                           // where `-m vramledger run` begins in the command; 0: nowhere
 };
 
 // The folder of the stand-ins: VRAMLEDGER_VIRTUAL_DEVICE_DIR, or ../lib/virtual_device beside this executable. "": none.
@@ -43,6 +44,9 @@ std::string ExecutableFolder();
 bool ParseSize(const std::string& text, uint64_t* bytes);
 
 Launch PrepareLaunch(const LaunchOptions& options);
+
+// One sentence where the command goes through the package vramledger and its Python has none; asks that Python. "" otherwise.
+std::string WhyNoPackage(const Launch& launch);
 
 // Replaces this process, so that signals and the exit code are the program's own. Returns only on failure: a sentence.
 std::string Execute(const Launch& launch);
