@@ -46,6 +46,13 @@ find_python() {
   die "Python 3.11 was not found"
 }
 
+# On a terminal pip shows what it downloads; in a log its lines would be in the way.
+pip_install() {
+  local quiet=(-q)
+  [ ! -t 1 ] || quiet=()
+  "$PYTHON" -m pip install "${quiet[@]}" --disable-pip-version-check "$@"
+}
+
 install_python_packages() {
   local stamp="$ROOT/.venv/.vramledger-packages" wanted="${PYTHON_PACKAGES[*]}"
   if [ ! -x "$PYTHON" ] || ! "$PYTHON" -m pip --version >/dev/null 2>&1; then
@@ -60,11 +67,13 @@ install_python_packages() {
     fi
   fi
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    say "installing Python packages: $wanted (the PyTorch CUDA wheel is about 4.7 GB on disk)"
+    say "downloading and installing Python packages: $wanted (with CUDA's libraries about 5 GB on disk; this takes some minutes)"
+    local began=$SECONDS
     # Apart, because a torchvision that pins another release of the same line (0.27.1 pins 2.12.1) would bring that one.
-    "$PYTHON" -m pip install -q --disable-pip-version-check "${PYTHON_PACKAGES[@]/torchvision*/pillow}"
-    "$PYTHON" -m pip install -q --disable-pip-version-check --no-deps "${PYTHON_PACKAGES[1]}"
+    pip_install "${PYTHON_PACKAGES[@]/torchvision*/pillow}"
+    pip_install --no-deps "${PYTHON_PACKAGES[1]}"
     printf '%s' "$wanted" >"$stamp"
+    say "installed in $((SECONDS - began)) s: .venv takes $(du -sh "$ROOT/.venv" | cut -f1)"
   fi
 }
 
@@ -81,7 +90,7 @@ build() {
 install_vramledger() {
   if ! "$PYTHON" -c 'import vramledger' 2>/dev/null; then
     say "installing the package vramledger into .venv"
-    "$PYTHON" -m pip install -q --disable-pip-version-check --no-deps -e "$ROOT"
+    pip_install --no-deps -e "$ROOT"
   fi
 }
 
