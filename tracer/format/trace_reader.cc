@@ -157,7 +157,7 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
     const bool whole_payload = chunk.payload_bytes <= file_bytes - payload_offset;
     if (!whole_payload) {
       CutOff(absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ", file_bytes - payload_offset,
-                          " are there"));
+                          " are there", IsSealed(type) ? absl::StrCat("; its ", chunk.records, " records, and what follows, are lost") : ""));
       if (IsSealed(type)) break;
     }
     if (IsSealed(type)) {

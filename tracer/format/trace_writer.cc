@@ -23,6 +23,7 @@ namespace {
 
 // Chunks begin on page boundaries so that a ring can be mapped.
 constexpr uint64_t kChunkAlign = 4096;
+constexpr uint32_t kRecordsPerPart = 4096;  // of the last slot: a page's rest for each is little beside what they compress to
 constexpr uint32_t kMaxStrings = 1u << 24;
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -187,6 +188,7 @@ void TraceWriter::RetireCurrent() {
   {
     std::lock_guard<std::mutex> guard(work_mutex_);
     full_slots_.push_back(current_);
+    if (!accepting_.load(std::memory_order_relaxed)) last_slot_ = current_.header;
     if (free_slots_.size() <= 2) want_more_slots_ = true;
   }
   work_ready_.notify_one();
@@ -319,32 +321,57 @@ bool TraceWriter::WriteAll(const void* data, size_t bytes, uint64_t offset) {
   return true;
 }
 
-void TraceWriter::SealSlot(const Slot& slot) {
-  const size_t raw_bytes = size_t{options_.records_per_slot} * kRecordBytes;
-  // The last slot of a trace is seldom full: what follows the last committed record is not part of the chunk.
-  uint32_t records = options_.records_per_slot;
-  while (records > 0 && slot.records[size_t{records - 1} * kRecordBytes] == 0) --records;
-  compress_buffer_.resize(sizeof(ChunkHeader) + ZSTD_compressBound(raw_bytes));
+size_t TraceWriter::PackChunk(const uint8_t* records, uint32_t count, uint64_t ordinal, uint64_t first_sequence, size_t at) {
+  const size_t raw_bytes = size_t{count} * kRecordBytes;
+  const size_t payload_at = at + sizeof(ChunkHeader);
+  compress_buffer_.resize(payload_at + ZSTD_compressBound(raw_bytes));
   column_buffer_.resize(raw_bytes);
-  RowsToColumns(slot.records, records, column_buffer_.data());
-  char* payload = compress_buffer_.data() + sizeof(ChunkHeader);
-  const size_t packed = ZSTD_compress(payload, compress_buffer_.size() - sizeof(ChunkHeader), column_buffer_.data(),
-                                      size_t{records} * kRecordBytes, options_.compression_level);
-  bool written = records == 0;
-  if (!ZSTD_isError(packed) && records > 0) {
-    ChunkHeader header{};
-    header.type = static_cast<uint32_t>(ChunkType::kColumns);
-    header.payload_bytes = packed;
-    header.ordinal = slot.header->ordinal_plus_one - 1;
-    header.first_sequence = slot.header->first_sequence;
-    header.records = records;
-    header.crc32 = static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(payload), packed));
-    const ChunkHeader sealed = SealHeader(header);
-    std::memcpy(compress_buffer_.data(), &sealed, sizeof(sealed));
-    const uint64_t total = sizeof(ChunkHeader) + packed;
-    written = WriteAll(compress_buffer_.data(), total, end_offset_);
+  RowsToColumns(records, count, column_buffer_.data());
+  char* payload = compress_buffer_.data() + payload_at;
+  const size_t packed =
+      ZSTD_compress(payload, compress_buffer_.size() - payload_at, column_buffer_.data(), raw_bytes, options_.compression_level);
+  if (ZSTD_isError(packed)) return 0;
+  ChunkHeader header{};
+  header.type = static_cast<uint32_t>(ChunkType::kColumns);
+  header.payload_bytes = packed;
+  header.ordinal = ordinal;
+  header.first_sequence = first_sequence;
+  header.records = count;
+  header.crc32 = static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(payload), packed));
+  const ChunkHeader sealed = SealHeader(header);
+  std::memcpy(compress_buffer_.data() + at, &sealed, sizeof(sealed));
+  return payload_at + packed;
+}
+
+void TraceWriter::SealSlot(const Slot& slot, bool last) {
+  // The last slot of a trace is seldom full: what follows the last committed record is not part of the chunk.
+  const auto kind_of = [&](uint32_t record) { return slot.records[size_t{record} * kRecordBytes]; };
+  uint32_t records = options_.records_per_slot;
+  while (records > 0 && kind_of(records - 1) == 0) --records;
+  size_t bytes = 0;
+  bool written = true;
+  for (uint32_t begin = 0, end = 0; begin < records && written; begin = end) {
+    end = last ? std::min(begin + kRecordsPerPart, records) : records;
+    // A text is not parted.
+    while (end < records && kind_of(end) == static_cast<uint8_t>(RecordKind::kContinuation)) ++end;
+    uint64_t ordinal = slot.header->ordinal_plus_one - 1;
+    if (begin != 0) {
+      lock_.lock();
+      ordinal = next_ordinal_++;
+      lock_.unlock();
+    }
+    const size_t at = RoundUp(bytes, kChunkAlign);
+    compress_buffer_.resize(bytes);
+    compress_buffer_.resize(at);  // what lies between two parts is zero
+    bytes = PackChunk(slot.records + size_t{begin} * kRecordBytes, end - begin, ordinal, slot.header->first_sequence + begin, at);
+    written = bytes != 0;
+  }
+  if (written && records > 0) {
+    // The first header goes last: a reader that meets the file before that takes all of it from the slot, and no part twice.
+    written = WriteAll(compress_buffer_.data() + sizeof(ChunkHeader), bytes - sizeof(ChunkHeader), end_offset_ + sizeof(ChunkHeader)) &&
+              WriteAll(compress_buffer_.data(), sizeof(ChunkHeader), end_offset_);
     if (written) {
-      end_offset_ = RoundUp(end_offset_ + total, kChunkAlign);
+      end_offset_ = RoundUp(end_offset_ + bytes, kChunkAlign);
     } else if (::ftruncate(fd_, static_cast<off_t>(end_offset_)) != 0) { /* the half-written chunk then reads as cut off */
     }
   }
@@ -352,7 +379,7 @@ void TraceWriter::SealSlot(const Slot& slot) {
   // The ordinal goes first: a reader that meets a half-cleared slot must not take it for the chunk just written.
   slot.header->ordinal_plus_one = 0;
   std::atomic_signal_fence(std::memory_order_release);
-  std::memset(slot.records, 0, raw_bytes);
+  std::memset(slot.records, 0, size_t{options_.records_per_slot} * kRecordBytes);
   lock_.lock();
   free_slots_.push_back(slot);
   lock_.unlock();
@@ -361,7 +388,7 @@ void TraceWriter::SealSlot(const Slot& slot) {
 void TraceWriter::CompressorMain() {
   for (;;) {
     Slot slot{};
-    bool grow = false;
+    bool grow = false, last = false;
     {
       std::unique_lock<std::mutex> guard(work_mutex_);
       work_ready_.wait(guard, [this] { return closing_ || !full_slots_.empty() || want_more_slots_; });
@@ -370,13 +397,14 @@ void TraceWriter::CompressorMain() {
       if (!full_slots_.empty()) {
         slot = full_slots_.front();
         full_slots_.pop_front();
+        last = slot.header == last_slot_;
       } else if (closing_) {
         return;
       }
     }
     // More room first: a burst fills slots faster than they are compressed. Failure to grow shows as counted losses.
     if (grow) AddRing(std::min(slot_count_, options_.max_slots - slot_count_)).IgnoreError();
-    if (slot.header != nullptr) SealSlot(slot);
+    if (slot.header != nullptr) SealSlot(slot, last);
   }
 }
 

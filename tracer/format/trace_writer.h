@@ -93,7 +93,11 @@ class TraceWriter {
   bool ActivateFreeSlot();               // with lock_
   void RetireCurrent();                  // with lock_
   void CompressorMain();
-  void SealSlot(const Slot& slot);
+  // Puts a sealed chunk at `at` of compress_buffer_ and returns where it ends; 0 if it cannot be compressed.
+  size_t PackChunk(const uint8_t* records, uint32_t count, uint64_t ordinal, uint64_t first_sequence, size_t at);
+  // `last`: of the trace. It is sealed in parts, so that a short trace that is cut off later (a copy that ended early) is not
+  // all lost with its only chunk.
+  void SealSlot(const Slot& slot, bool last);
   void ReleaseRing();
   bool WriteAll(const void* data, size_t bytes, uint64_t offset);
 
@@ -121,6 +125,7 @@ class TraceWriter {
   std::mutex work_mutex_;        // taken after lock_, never the other way round
   std::condition_variable work_ready_;
   std::deque<Slot> full_slots_;
+  const SlotHeader* last_slot_ = nullptr;  // once Close() has retired it
   bool closing_ = false;
   bool want_more_slots_ = false;
 
