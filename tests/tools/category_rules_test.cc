@@ -68,6 +68,15 @@ TEST(CategoryRules, BackwardAndOptimizerBlocks) {
   EXPECT_EQ(Categorize(f), Category::kOptimizerState);
 }
 
+TEST(CategoryRules, WhatARecordingEndsWithInItsBackward) {
+  BlockFacts f;
+  f.birth_phase = Phase::kBackward;
+  f.alive_at_end = true;
+  EXPECT_EQ(Categorize(f), Category::kTemporary);
+  f.left_in_size_of_parameter = true;
+  EXPECT_EQ(Categorize(f), Category::kGradient);
+}
+
 TEST(CategoryRules, LoadDataAndTheRest) {
   BlockFacts f = Born(Phase::kLoad);
   EXPECT_EQ(Categorize(f), Category::kTemporary);

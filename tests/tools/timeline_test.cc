@@ -237,5 +237,19 @@ TEST(TimelineTest, EachStepKnowsThePeakOfItsPhases) {
   EXPECT_EQ(of(1, Phase::kBackward), 0u);
 }
 
+// As a snapshot taken after the backward, or a request that failed in it, leaves them: the gradient that an operator is about to pass on
+// has another size than every parameter.
+TEST(Timeline, GradientsOfARecordingThatEndsInItsBackward) {
+  const std::string step = "phase forward\nalloc x 40M\nphase backward\nalloc gw 100M\nalloc passing 40M\nfree x\nalloc gv 30M\n";
+  const std::string start = "phase load\nalloc w 100M\nalloc v 30M\n", zero = "free passing\nphase optimizer\nstep SGD\nphase zero_grad\nfree gw\nfree gv\n";
+  for (const std::string& text : {start + step, start + step + zero + step}) {
+    const Timeline t = Replay(Text(text)).timeline;
+    const auto held = [&](Category c) { return t.end.categories[static_cast<size_t>(c)].rounded; };
+    EXPECT_EQ(held(Category::kParameter), uint64_t{130} << 20);
+    EXPECT_EQ(held(Category::kGradient), uint64_t{130} << 20);
+    EXPECT_EQ(held(Category::kTemporary), uint64_t{40} << 20);
+  }
+}
+
 }  // namespace
 }  // namespace vramledger

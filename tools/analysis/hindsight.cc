@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "tools/analysis/block_table.h"
 #include "tools/analysis/site_ids.h"
 
@@ -23,6 +24,7 @@ class Pass {
       table_.Apply(*e, *this);
     }
     for (const auto& entry : table_.live()) Settle(entry.second, /*at_end=*/true);
+    SettleLastBackward();
     out_.last_allocation.insert(last_allocations_.begin(), last_allocations_.end());
     return std::move(out_);
   }
@@ -59,6 +61,22 @@ class Pass {
     BlockFacts facts = table_.Facts(b, at_end, sites_.workspace, sites_.before);
     if (!at_end) facts.free_phase = table_.marks().current();
     out_.categories[b.ordinal] = static_cast<uint8_t>(Categorize(facts));
+  }
+
+  // What the last backward made and left, where the recording ends before anything else began: gradients are told by the sizes of
+  // the parameters, which are among what is there at the end (or were there before the recording, and nothing is known of them).
+  void SettleLastBackward() {
+    absl::flat_hash_set<uint64_t> sizes;
+    const auto category = [this](const Block& b) { return static_cast<Category>(out_.categories[b.ordinal]); };
+    for (const auto& [key, b] : table_.live()) {
+      if (category(b) == Category::kParameter || (sites_.before != 0 && b.module == sites_.before)) sizes.insert(b.requested);
+    }
+    for (const auto& [key, b] : table_.live()) {
+      if (b.phase != Phase::kBackward || category(b) != Category::kTemporary || !sizes.contains(b.requested)) continue;
+      BlockFacts facts = table_.Facts(b, /*at_end=*/true, sites_.workspace, sites_.before);
+      facts.left_in_size_of_parameter = true;
+      out_.categories[b.ordinal] = static_cast<uint8_t>(Categorize(facts));
+    }
   }
 
   void See(const Event& e) {

@@ -337,7 +337,7 @@ class Importer {
       notes.push_back(
           "the snapshot holds a state and no history: there is no timeline, no peak over time and no phase");
     } else if (with_phase_ < allocations_) {
-      notes.push_back(Cat("the stack frames give a phase for ", with_phase_, " of ", allocations_, " allocations"));
+      notes.push_back(Cat("the stack frames give a phase for ", with_phase_, " of ", allocations_, " allocations; what the others are cannot be told"));
     }
     if (allocations_ != 0) {
       notes.push_back(

@@ -45,7 +45,8 @@ Category FromSetup(const BlockFacts& f) {
 }
 
 Category FromBackward(const BlockFacts& f) {
-  if (!f.alive_after_backward) return Category::kTemporary;
+  // A recording that ends in its backward, or right after it, never sees that end.
+  if (!f.alive_after_backward && !f.left_in_size_of_parameter) return Category::kTemporary;
   // Under create_graph a backward saves for the one that goes through it.
   return (f.flags & kFlagGradMode) != 0 ? Category::kActivation : Category::kGradient;
 }

@@ -29,6 +29,7 @@ struct BlockFacts {
   bool alive_after_backward = false;       // alive when a backward that began before or after its birth ended
   bool alive_after_optimizer = false;      // alive when an optimizer's step ended after its birth
   bool alive_at_end = false;               // never freed
+  bool left_in_size_of_parameter = false;  // the recording ends with it, in the size of one of the model's parameters
 };
 
 Category Categorize(const BlockFacts& facts);
