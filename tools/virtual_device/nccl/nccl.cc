@@ -1,11 +1,15 @@
 // NCCL: communicators that know their rank and size. Nothing is exchanged between processes: what a rank would receive
 // is taken to equal what it sends itself (the usual case of the checks that frameworks make, such as DDP's comparison of
 // parameter shapes); a sum is not known. Only the receiving buffer changes. Group calls and queries start no work.
+// A group of broadcasts, one from each rank, gathers: what a rank sends in it is what it is taken to receive from the others.
 #include <nccl.h>
 
 #include <cstdio>
 #include <cstring>
 #include <unistd.h>
+
+#include <utility>
+#include <vector>
 
 #include "tools/virtual_device/core/content.h"
 #include "tools/virtual_device/core/memory.h"
@@ -42,6 +46,38 @@ ncclResult_t Receive(const void* from, void* to, size_t size, int copies, cudaSt
   vd::Enqueue(stream);
   return ncclSuccess;
 }
+
+// The broadcasts of the group that this thread has open: PyTorch 2.15 gathers a list of tensors with one from each rank.
+struct Broadcast {
+  ncclComm_t comm;
+  uintptr_t from, to;
+  size_t size;
+};
+struct Group {
+  int depth = 0;
+  std::vector<Broadcast> sent, received;  // what this rank sends out of place, what it receives in place
+};
+thread_local Group t_group;
+
+// What arrives in place is left as it was, unless this rank sends something too: then it is like what this rank sends.
+void FinishGroup() {
+  const Group group = std::exchange(t_group, Group{});
+  for (const Broadcast& in : group.received) {
+    bool sends = false;
+    uintptr_t like = 0;
+    for (const Broadcast& out : group.sent) {
+      if (out.comm != in.comm) continue;
+      sends = true;
+      if (out.size == in.size) like = out.from;
+    }
+    if (like != 0) {
+      vd::CopyContent(in.to, like, in.size);
+    } else if (sends) {
+      vd::ForgetContent(in.to, in.size);  // another size: not like anything
+    }
+  }
+}
+
 ncclResult_t Make(ncclComm_t* comm, int size, int rank) {
   if (vd::EnsureContext() != vd::kOk) return ncclUnhandledCudaError;
   *comm = new ncclComm{rank, size, vd::g_thread.device};
@@ -112,8 +148,15 @@ ncclResult_t ncclCommRegister(const ncclComm_t, void*, size_t, void** handle) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
-ncclResult_t ncclGroupStart() { return ncclSuccess; }
-ncclResult_t ncclGroupEnd() { return ncclSuccess; }
+ncclResult_t ncclGroupStart() {
+  ++t_group.depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (t_group.depth == 0) return ncclInvalidUsage;
+  if (--t_group.depth == 0) FinishGroup();
+  return ncclSuccess;
+}
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void*, ncclDataType_t, ncclScalarResidence_t, ncclComm_t) {
   *op = ncclSum;
   return ncclSuccess;
@@ -135,8 +178,14 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   const bool same = comm->size == 1 || op == ncclMax || op == ncclMin || op == ncclAvg;
   return Receive(same ? from : nullptr, to, Bytes(count, type), 1, stream);
 }
-ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
-  return Receive(from, to, Bytes(count, type), 1, stream);
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+  const size_t size = Bytes(count, type);
+  const ncclResult_t result = Receive(from, to, size, 1, stream);
+  if (t_group.depth == 0 || result != ncclSuccess) return result;
+  const Broadcast one{comm, reinterpret_cast<uintptr_t>(from), reinterpret_cast<uintptr_t>(to), size};
+  if (comm->rank == root && from != to) t_group.sent.push_back(one);
+  if (comm->rank != root && from == to) t_group.received.push_back(one);
+  return result;
 }
 ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
   return Receive(buffer, buffer, Bytes(count, type), 1, stream);
