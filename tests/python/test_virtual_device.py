@@ -300,6 +300,10 @@ def test_doctor_lists_devices_with_sources_and_what_is_missing():
     assert "cudaMalloc" not in missing and "cudaIpcGetMemHandle" not in missing
 
 
+def test_the_start_asks_for_nothing_that_is_not_there():
+    assert virtual_device.run("import torch; torch.ones(1, device='cuda')").stderr == ""
+
+
 def test_nvml_answers_as_pytorch_asks():
     result = virtual_device.run("""
         import ctypes, os, torch

@@ -70,4 +70,45 @@ TEST_F(NcclTest, ABroadcastInPlaceKeepsWhatTheRankHas) {
   for (int i = 1; i < 4; ++i) EXPECT_EQ(Get(i), kOld);
 }
 
+TEST_F(NcclTest, AGatherArrivesAtTheRootOnly) {
+  ASSERT_EQ(ncclGather(device_, device_ + 1, 1, ncclInt64, 0, comm_, nullptr), ncclSuccess);
+  EXPECT_EQ(Get(1), kOld);
+  ASSERT_EQ(ncclGather(device_, device_ + 1, 1, ncclInt64, 1, comm_, nullptr), ncclSuccess);
+  EXPECT_EQ(Get(1), kMine);
+  EXPECT_EQ(Get(2), kMine);
+  EXPECT_EQ(Get(3), kOld);
+  EXPECT_EQ(ncclGather(device_, device_ + 2, 3, ncclInt64, 1, comm_, nullptr), ncclInvalidArgument);   // past the end
+}
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
+TEST_F(NcclTest, CommunicatorsGrowAndHoldNothing) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclCommGetUniqueId(comm_, &id), ncclSuccess);
+  ncclComm_t grown = nullptr, joined = nullptr;
+  ASSERT_EQ(ncclCommGrow(comm_, 4, nullptr, -1, &grown, nullptr), ncclSuccess);
+  ASSERT_EQ(ncclCommGrow(nullptr, 4, &id, 3, &joined, nullptr), ncclSuccess);
+  int size = 0, rank = 0, new_rank = 0;
+  ASSERT_EQ(ncclCommCount(grown, &size), ncclSuccess);
+  ASSERT_EQ(ncclCommUserRank(grown, &rank), ncclSuccess);
+  ASSERT_EQ(ncclCommUserRank(joined, &new_rank), ncclSuccess);
+  EXPECT_EQ(size, 4);
+  EXPECT_EQ(rank, 1);
+  EXPECT_EQ(new_rank, 3);
+  EXPECT_EQ(ncclCommSuspend(grown, NCCL_SUSPEND_MEM), ncclSuccess);
+  uint64_t held = 1;
+  EXPECT_EQ(ncclCommMemStats(grown, ncclStatGpuMemTotal, &held), ncclSuccess);
+  EXPECT_EQ(held, 0u);
+  EXPECT_EQ(ncclCommResume(grown), ncclSuccess);
+  EXPECT_EQ(ncclCommRevoke(grown, 0), ncclSuccess);
+  EXPECT_EQ(ncclCommDestroy(grown), ncclSuccess);
+  EXPECT_EQ(ncclCommDestroy(joined), ncclSuccess);
+  ncclWindow_t window = nullptr;
+  void* seen = nullptr;
+  ASSERT_EQ(ncclCommWindowRegister(comm_, device_, 8, &window, 0), ncclSuccess);
+  ASSERT_EQ(ncclWinGetUserPtr(comm_, window, &seen), ncclSuccess);
+  EXPECT_EQ(seen, device_);
+  EXPECT_EQ(ncclCommWindowDeregister(comm_, window), ncclSuccess);
+}
+#endif
+
 }  // namespace

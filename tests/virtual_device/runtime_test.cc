@@ -93,6 +93,21 @@ TEST(Driver, NoPrivateTableIsOffered) {
   EXPECT_EQ(table, nullptr);
 }
 
+TEST(Driver, ItsLogIsEmpty) {
+  CUlogsCallbackHandle handle = nullptr;
+  EXPECT_EQ(cuLogsRegisterCallback([](void*, CUlogLevel, char*, size_t) {}, nullptr, &handle), CUDA_SUCCESS);
+  EXPECT_EQ(cuLogsUnregisterCallback(handle), CUDA_SUCCESS);
+  EXPECT_EQ(cuLogsRegisterCallback(nullptr, nullptr, &handle), CUDA_ERROR_INVALID_VALUE);
+  CUlogIterator now = 9;
+  EXPECT_EQ(cuLogsCurrent(&now, 0), CUDA_SUCCESS);
+  EXPECT_EQ(now, 0u);
+  char text[4] = "old";
+  size_t size = sizeof text;
+  EXPECT_EQ(cuLogsDumpToMemory(&now, text, &size, 0), CUDA_SUCCESS);
+  EXPECT_EQ(size, 0u);
+  EXPECT_STREQ(text, "");
+}
+
 TEST(Driver, EntryPointsAreItsOwn) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult status;

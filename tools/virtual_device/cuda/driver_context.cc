@@ -149,6 +149,25 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 CUresult cuCtxEnablePeerAccess(CUcontext, unsigned int) { return CUDA_SUCCESS; }
 
+// The driver's log, which stays empty: a callback is kept in no list, as nothing would ever call it.
+CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
+  if (callback == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (handle != nullptr) *handle = reinterpret_cast<CUlogsCallbackHandle>(1);
+  return CUDA_SUCCESS;
+}
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) { return handle != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+CUresult cuLogsCurrent(CUlogIterator* iterator, unsigned int) {
+  if (iterator == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *iterator = 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuLogsDumpToMemory(CUlogIterator*, char* buffer, size_t* size, unsigned int) {
+  if (buffer == nullptr || size == nullptr || *size == 0) return CUDA_ERROR_INVALID_VALUE;
+  *buffer = '\0';
+  *size = 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuGetErrorName(CUresult error, const char** text) {
   switch (static_cast<int>(error)) {
     case 0: *text = "CUDA_SUCCESS"; break;

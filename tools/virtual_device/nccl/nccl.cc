@@ -121,6 +121,25 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int, ncclComm_t* made, nc
 ncclResult_t ncclCommShrink(ncclComm_t comm, int*, int excluded, ncclComm_t* made, ncclConfig_t*, int) {
   return Make(made, comm->size - excluded, comm->rank);
 }
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
+ncclResult_t ncclCommGetUniqueId(ncclComm_t, ncclUniqueId* id) { return ncclGetUniqueId(id); }
+// Ranks that are there already keep their number and give no other; new ones have no communicator yet.
+ncclResult_t ncclCommGrow(ncclComm_t comm, int size, const ncclUniqueId*, int rank, ncclComm_t* made, ncclConfig_t*) {
+  return Make(made, size, comm != nullptr ? comm->rank : rank);
+}
+// A communicator here holds no device memory and has nothing in flight.
+ncclResult_t ncclCommMemStats(ncclComm_t, ncclCommMemStat_t, uint64_t* value) {
+  *value = 0;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommSuspend(ncclComm_t, int) { return ncclSuccess; }
+ncclResult_t ncclCommResume(ncclComm_t) { return ncclSuccess; }
+ncclResult_t ncclCommRevoke(ncclComm_t, int) { return ncclSuccess; }
+ncclResult_t ncclWinGetUserPtr(ncclComm_t, ncclWindow_t window, void** pointer) {
+  *pointer = window;
+  return ncclSuccess;
+}
+#endif
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   delete comm;
@@ -148,6 +167,12 @@ ncclResult_t ncclCommRegister(const ncclComm_t, void*, size_t, void** handle) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
+// A window is its address: nobody else looks through it.
+ncclResult_t ncclCommWindowRegister(ncclComm_t, void* buffer, size_t, ncclWindow_t* window, int) {
+  *window = reinterpret_cast<ncclWindow_t>(buffer);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return ncclSuccess; }
 ncclResult_t ncclGroupStart() {
   ++t_group.depth;
   return ncclSuccess;
@@ -204,6 +229,10 @@ ncclResult_t ncclReduceScatter(const void*, void* to, size_t count, ncclDataType
 }
 ncclResult_t ncclAlltoAll(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
   return Receive(from, to, Bytes(count, type) * static_cast<size_t>(comm->size), 1, stream);
+}
+ncclResult_t ncclGather(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+  if (comm->rank != root) return Receive(nullptr, nullptr, 0, 1, stream);
+  return Receive(from, to, Bytes(count, type), comm->size, stream);
 }
 ncclResult_t ncclSend(const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t stream) {
   return Receive(nullptr, nullptr, 0, 1, stream);
