@@ -28,6 +28,8 @@ if ends_may_abort():
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
 # PyTorch 2.15 gives cuBLAS's workspace back after each product, where 2.11 keeps one for each thread; with this it keeps them too.
 KEPT_WORKSPACES = {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}
+# For tests of both: whether workspaces are kept.
+KEEPING = [True, False] if TORCH >= (2, 15) else [True]
 
 
 class Bench:

@@ -2,6 +2,7 @@
 
 import pytest
 import virtual_device
+from conftest import KEEPING, KEPT_WORKSPACES
 
 OPERATORS = {
     "attention": """
@@ -139,7 +140,8 @@ def test_resnet50_uses_cudnns_real_workspaces():
     assert result.summary["unimplemented"] == []
 
 
-def test_bert_base_step_in_bytes():
+@pytest.mark.parametrize("kept", KEEPING)
+def test_bert_base_step_in_bytes(kept):
     result = virtual_device.run("""
         import torch
         from transformers import BertConfig, BertForSequenceClassification
@@ -154,10 +156,10 @@ def test_bert_base_step_in_bytes():
         parameters = sum(p.numel() * 4 for p in model.parameters())
         states = sum(s.numel() * s.element_size() for v in optimizer.state.values() for s in v.values() if s.is_cuda)
         print(parameters, states, torch.cuda.memory_allocated())
-    """)
+    """, env=KEPT_WORKSPACES if kept else {})
     parameters, states, allocated = map(int, result.stdout.split())
     assert states == 2 * parameters
-    workspaces = 2 * 33_554_432   # compute capability 9.0, one for each of two threads
+    workspaces = 2 * 33_554_432 if kept else 0   # compute capability 9.0, one for each of two threads
     # The rest is rounding: a block of over 1 MiB keeps a remainder of up to 1 MiB.
     assert 0 <= allocated - (parameters + states + workspaces) < 16 << 20
 
