@@ -1,5 +1,5 @@
 // The C functions of libvramledger_allocator.so. The first group has the signatures that torch.cuda.memory.CUDAPluggableAllocator expects;
-// the second serves the Python package through ctypes. None throws except vramledger_malloc and those for pools.
+// the second serves the Python package through ctypes. None throws except vramledger_malloc and vramledger_begin_allocate_to_pool.
 #include <cstring>
 #include <functional>
 #include <string>
@@ -33,7 +33,8 @@ VRAMLEDGER_EXPORT void vramledger_record_stream(void* address, void* stream) {
 }
 
 // The pools of CUDA graphs. Without these three PyTorch captures without a pool: what a graph has given back then serves others,
-// and its replay writes over them. PyTorch calls them as C++ functions of exactly these types (c10::MempoolId_t is the pair).
+// and its replay writes over them. PyTorch calls them as C++ functions of exactly these types (c10::MempoolId_t is the pair). In a
+// forked child the memory is the parent's.
 struct CUstream_st;
 using TorchPoolId = std::pair<unsigned long long, unsigned long long>;  // NOLINT(google-runtime-int)
 
@@ -41,28 +42,29 @@ namespace {
 
 vramledger::PoolId Convert(const TorchPoolId& id) { return {id.first, id.second}; }
 
-vramledger::CachingAllocator& Core() {
-  std::string error;
-  vramledger::CachingAllocator* const core = Plugin::Get().core(&error);
-  if (core == nullptr) vramledger::ThrowRuntimeError(absl::StrCat("vramledger: ", error));
-  return *core;
-}
-
-void Check(vramledger::PoolStatus status, const char* what) {
-  if (status != vramledger::PoolStatus::kOk) vramledger::ThrowRuntimeError(absl::StrCat(what, ": ", vramledger::Describe(status)));
+// The ends of captures and graphs come from destructors, and one whose begin came before we were told of pools is unknown.
+void ComplainUnlessOk(vramledger::PoolStatus status, const char* what) {
+  if (status != vramledger::PoolStatus::kOk) Plugin::Get().Complain(absl::StrCat(what, ": ", vramledger::Describe(status)));
 }
 
 }  // namespace
 
 VRAMLEDGER_EXPORT void vramledger_begin_allocate_to_pool(int device, TorchPoolId pool, std::function<bool(CUstream_st*)> filter) {
+  if (Plugin::Get().forked()) return;
+  std::string error;
+  vramledger::CachingAllocator* const core = Plugin::Get().core(&error);
+  if (core == nullptr) vramledger::ThrowRuntimeError(absl::StrCat("vramledger: ", error));
   const auto wants = [filter = std::move(filter)](StreamHandle stream) { return filter(reinterpret_cast<CUstream_st*>(stream)); };
-  Check(Core().BeginAllocateToPool(device, Convert(pool), wants), "beginAllocateToPool");
+  const vramledger::PoolStatus status = core->BeginAllocateToPool(device, Convert(pool), wants);
+  if (status != vramledger::PoolStatus::kOk) vramledger::ThrowRuntimeError(absl::StrCat("beginAllocateToPool: ", vramledger::Describe(status)));
 }
 VRAMLEDGER_EXPORT void vramledger_end_allocate_to_pool(int device, TorchPoolId pool) {
-  Check(Core().EndAllocateToPool(device, Convert(pool)), "endAllocateToPool");
+  vramledger::CachingAllocator* const core = Plugin::Get().forked() ? nullptr : Plugin::Get().core();
+  if (core != nullptr) ComplainUnlessOk(core->EndAllocateToPool(device, Convert(pool)), "endAllocateToPool");
 }
 VRAMLEDGER_EXPORT void vramledger_release_pool(int device, TorchPoolId pool) {
-  Check(Core().ReleasePool(device, Convert(pool)), "releasePool");
+  vramledger::CachingAllocator* const core = Plugin::Get().forked() ? nullptr : Plugin::Get().core();
+  if (core != nullptr) ComplainUnlessOk(core->ReleasePool(device, Convert(pool)), "releasePool");
 }
 
 // ---- called by the Python package ----
@@ -121,9 +123,7 @@ VRAMLEDGER_EXPORT void vramledger_set_node_reader(void* reader) {
   Plugin::Get().SetNodeReader(reinterpret_cast<vramledger::NodeReader>(reader));
 }
 VRAMLEDGER_EXPORT void vramledger_reset_peaks(int device) { Plugin::Get().ResetPeaks(device); }
-VRAMLEDGER_EXPORT void vramledger_reset_accumulated(int device) {
-  if (vramledger::CachingAllocator* const core = Plugin::Get().core()) core->ResetAccumulatedStatistics(device);
-}
+VRAMLEDGER_EXPORT void vramledger_reset_accumulated(int device) { Plugin::Get().ResetAccumulated(device); }
 // Of 1: what set_per_process_memory_fraction has set, 1 if nothing.
 VRAMLEDGER_EXPORT double vramledger_memory_fraction_of(int device) {
   vramledger::CachingAllocator* const core = Plugin::Get().core();

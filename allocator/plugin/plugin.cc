@@ -497,4 +497,8 @@ void Plugin::ResetPeaks(int device) {
   ledger_->ResetPeaks(device, *core_);
 }
 
+void Plugin::ResetAccumulated(int device) {
+  if (ready_.load(std::memory_order_acquire)) core_->ResetAccumulatedStatistics(device);
+}
+
 }  // namespace vramledger

@@ -93,6 +93,7 @@ class Plugin : public PhaseListener, public OutsideHost {
   // JSON of what is in use now: {"devices":[{"device",...,"categories":{...}}],"phase","trace","lost_records"}.
   std::string StatisticsJson();
   void ResetPeaks(int device);
+  void ResetAccumulated(int device);
 
   // Backward's allocations are told with the node that runs from now on. Null: no longer.
   void SetNodeReader(NodeReader reader) { phases_.signals().SetNodeReader(reader); }

@@ -1,5 +1,5 @@
 // PyTorch's own allocator, reached through PyTorch's plug-in interface: what that interface alone costs a step. Loaded before
-// the allocator is changed, as torch.cuda.memory.CUDAPluggableAllocator does it.
+// the allocator is changed, as torch.cuda.memory.CUDAPluggableAllocator does it. Serves the current device.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

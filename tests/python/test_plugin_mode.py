@@ -24,7 +24,7 @@ def test_statistics_equal_those_of_the_native_allocator(bench):
 
 
 GRAPHS = """
-import sys, torch
+import torch
 {install}
 x = torch.ones(1 << 20, device="cuda")
 first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -38,7 +38,6 @@ with torch.cuda.graph(second):  # on the same stream as the first
     z = x * 3
 print("SHARED", z.data_ptr() == inside)
 del z
-print("OF THE POOL", kept - torch.cuda.memory_allocated())
 second.reset()
 first.reset()
 torch.cuda.empty_cache()
@@ -98,12 +97,49 @@ def test_a_benchmark_of_convolutions_is_left_off_and_said_once(bench):
 def test_a_refusal_from_within_pytorch_says_what_to_do_instead(bench):
     done = bench.dryrun("""
     import torch, vramledger
+    set_benchmark = torch._C._set_cudnn_benchmark
     vramledger.install(mode="plugin")
-    torch.ones(1, device="cuda")
-    raise RuntimeError("CUDAPluggableAllocator does not yet support cacheInfo. If you need it, please file an issue describing your use case.")
+    set_benchmark(True)
+    torch.nn.Conv2d(3, 8, 3).cuda()(torch.ones(2, 3, 32, 32, device="cuda"))
     """, check=False)
     assert done.returncode == 1
-    assert done.stderr.rstrip().endswith("mode 'torch' has it, and so has mode 'observe'")
+    assert "CUDAPluggableAllocator does not yet support cacheInfo" in done.stderr
+    assert "mode 'torch' has it, and so has mode 'observe'" in done.stderr.splitlines()[-2:][0] + done.stderr.splitlines()[-1]
+
+
+def test_a_pool_behind_pytorchs_own_allocator_takes_nothing_over(bench):
+    """The library may serve a memory pool only: torch.cuda's statistics are then PyTorch's own."""
+    from conftest import LIBRARY
+
+    done = bench.dryrun(f"""
+    import torch
+    plugin = torch.cuda.memory.CUDAPluggableAllocator({str(LIBRARY)!r}, "vramledger_malloc", "vramledger_free")
+    torch.backends.cudnn.benchmark = True
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool(plugin.allocator())):
+        x = torch.ones(1 << 20, device="cuda")
+    y = torch.ones(1 << 20, device="cuda")
+    print("ALLOCATED", torch.cuda.memory_allocated(), torch.backends.cudnn.benchmark, len(torch.cuda.memory_snapshot()))
+    """, env={"VRAMLEDGER_TRACE": "t.vlt"})
+    assert f"ALLOCATED {8 << 20} True 2" in done.stdout
+    assert "vramledger: " not in done.stderr
+
+
+def test_the_end_of_a_capture_that_was_not_told_of_ends_no_program(bench):
+    done = bench.dryrun("""
+    import ctypes, torch, vramledger
+    library = vramledger.install(mode="plugin")
+    torch.ones(1, device="cuda")
+    for function in ("vramledger_end_allocate_to_pool", "vramledger_release_pool"):
+        getattr(ctypes.CDLL(str(library.path)), function)(0, ctypes.c_ulonglong(0), ctypes.c_ulonglong(7))
+    for reset in (torch._C._cuda_resetPeakMemoryStats, torch._C._cuda_resetAccumulatedMemoryStats):
+        try:
+            reset(5)
+        except RuntimeError as error:
+            print("REFUSED", error)
+    print("WENT ON")
+    """)
+    assert "WENT ON" in done.stdout and done.stdout.count("REFUSED vramledger: there is no CUDA device 5") == 2
+    assert "endAllocateToPool: not currently recording" in done.stderr and "releasePool: there is no pool of this id" in done.stderr
 
 
 def test_what_an_older_pytorch_cannot_be_told_is_said(bench):
@@ -111,7 +147,7 @@ def test_what_an_older_pytorch_cannot_be_told_is_said(bench):
     done = bench.dryrun("""
     import torch
     from vramledger._library import Library
-    from vramledger._plugin import connect
+    from vramledger._plugin import complete, connect
 
     class WithoutStreams:
         def set_init_fn(self, address):
@@ -126,6 +162,17 @@ def test_what_an_older_pytorch_cannot_be_told_is_said(bench):
 
     library = Library()
     print("REFUSED", connect(WithoutStreams(), library, torch))
+    class Bare:
+        class _C:
+            pass
+        class cuda:
+            class memory:
+                pass
+            empty_cache = is_initialized = None
+        class UntypedStorage:
+            pass
+
+    complete(library, Bare)
     print("SERVES", connect(WithOtherPools(), library, torch), WithOtherPools.told == [library.address("vramledger_record_stream")])
     """)
     assert "cannot tell an allocator about streams (no set_record_stream_fn)" in done.stdout

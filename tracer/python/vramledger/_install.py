@@ -13,6 +13,7 @@ POLICIES = ("native", "vmm")
 
 _library = None
 _hooks = None
+_installing = False   # install() is under way, so that nobody else adds the hooks
 _by_launcher = False  # "python -m vramledger run" did it, before the script could
 
 
@@ -57,7 +58,7 @@ def install(trace=None, hooks=True, mode=None, policy=None):
 
 def install_with(trace, hooks, mode, policy, trace_when_used=False):
     """install(). trace_when_used: the trace appears only when CUDA is used."""
-    global _library, _hooks, _by_launcher
+    global _library, _hooks, _installing, _by_launcher
     import torch  # a process that the launcher follows is given vramledger by this
 
     if _library is not None and _by_launcher:
@@ -87,9 +88,11 @@ def install_with(trace, hooks, mode, policy, trace_when_used=False):
             library.open_trace(os.fspath(trace), trace_when_used)
         except LibraryError as error:
             raise TraceError(str(error)) from None
+    _installing = True
     try:
         put_in_place()
     except (RuntimeError, LibraryError) as error:
+        _installing = False
         raise InstallError(f"PyTorch refused to change the allocator: {error}") from None
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
         print("vramledger: PYTORCH_NO_CUDA_MEMORY_CACHING=1 " + ("has no effect in mode plugin: requests are cached and recorded" if mode == "plugin" else
@@ -161,16 +164,19 @@ def _prepare_plugin(library, torch):
 def _attach_from_allocator(path):
     """Called by the allocator itself when a script plugged it in by hand: adds the hooks that install() would have added."""
     global _library, _hooks
-    if _library is not None:
+    if _library is not None or _installing:
         return
     import torch
 
     from ._hooks import Hooks
 
     _library = Library(path)
-    if (lacks := _plugin.connect(torch._C._cuda_getAllocator(), _library, torch)) is not None:
-        print(f"vramledger: {lacks}", file=sys.stderr, flush=True)  # too late to refuse
-    _plugin.complete(_library, torch)
+    # None where ours serves a memory pool only, and PyTorch's own allocator the rest.
+    current = torch._C._cuda_getAllocator() if hasattr(torch._C, "_cuda_getAllocator") else None
+    if current is not None:
+        if (lacks := _plugin.connect(current, _library, torch)) is not None:
+            print(f"vramledger: {lacks}", file=sys.stderr, flush=True)  # too late to refuse
+        _plugin.complete(_library, torch)
     _write_metadata(_library, torch)
     _share_cupti(_library)
     _hooks = Hooks(_library)

@@ -44,28 +44,37 @@ def connect(allocator, library, torch):
 
 
 def complete(library, torch):
-    """Answers the statistics of torch.cuda and torch.accelerator, and completes the sentences of the refusals."""
+    """Answers the statistics of torch.cuda and torch.accelerator, and completes the sentences of the refusals. Does not raise: the allocator is in place."""
     def statistics(device):
         for entry in library.statistics()["devices"]:
             if entry["device"] == device:
                 return _nested(entry["stats"])
         raise RuntimeError(f"vramledger: there is no CUDA device {device}")
 
+    def reset(function):
+        def of(device):
+            devices = library.statistics()["devices"]  # none before CUDA is in use
+            if devices and all(entry["device"] != device for entry in devices):
+                raise RuntimeError(f"vramledger: there is no CUDA device {device}")
+            function(device)
+        return of
+
     for name, answer in (
         ("_cuda_memoryStats", statistics),
-        ("_cuda_resetPeakMemoryStats", library.reset_peaks),
-        ("_cuda_resetAccumulatedMemoryStats", library.reset_accumulated),
+        ("_cuda_resetPeakMemoryStats", reset(library.reset_peaks)),
+        ("_cuda_resetAccumulatedMemoryStats", reset(library.reset_accumulated)),
         ("_cuda_getMemoryFraction", library.memory_fraction_of),
         ("_accelerator_getDeviceStats", statistics),
-        ("_accelerator_resetPeakStats", library.reset_peaks),
-        ("_accelerator_resetAccumulatedStats", library.reset_accumulated),
+        ("_accelerator_resetPeakStats", reset(library.reset_peaks)),
+        ("_accelerator_resetAccumulatedStats", reset(library.reset_accumulated)),
         ("_accelerator_emptyCache", torch.cuda.empty_cache),
         ("_accelerator_isAllocatorInitialized", torch.cuda.is_initialized),
     ):
         _replace(torch._C, name, answer)
     for name in _REFUSED:
         _explain(torch._C, name)
-    _explain(torch.cuda.memory.MemPool, "__init__")
+    if (pool := getattr(torch.cuda.memory, "MemPool", None)) is not None:  # releases before 2.5 have none
+        _explain(pool, "__init__")
     _explain(torch.UntypedStorage, "_share_cuda_")
     _keep_benchmark_off(torch)
     # What C++ code asks for by itself has no function to stand before.
@@ -117,7 +126,9 @@ def _explain(owner, name):
 
 def _keep_benchmark_off(torch):
     """It asks the allocator for its largest free block, which the interface cannot answer: the first convolution would raise."""
-    set_benchmark = torch._C._set_cudnn_benchmark
+    set_benchmark = getattr(torch._C, "_set_cudnn_benchmark", None)
+    if set_benchmark is None:
+        return
     said = False
 
     def off(wanted):
@@ -138,5 +149,9 @@ def _keep_benchmark_off(torch):
 
 def _hook(outer, kind, error, trace):
     outer(kind, error, trace)
-    if _SIGN in str(error) and "luggable" in str(error) and _INSTEAD not in str(error):
+    try:
+        what = str(error)
+    except Exception:
+        return
+    if _SIGN in what and "luggable" in what and _INSTEAD not in what:
         print(_INSTEAD, file=sys.stderr, flush=True)
