@@ -116,16 +116,22 @@ DeviceResult SimulatedDeviceMemory::Allocate(int device, size_t bytes, void** ad
   Device& d = devices_[static_cast<size_t>(device)];
   const size_t rounded = (bytes + kGranularity - 1) / kGranularity * kGranularity;
   if (!HasRoom(d, rounded)) return Error(DeviceResult::kOutOfMemory, "out of memory");
+  const auto in_use = [&](uintptr_t at) {
+    const auto next = d.allocations.lower_bound(at);
+    return (next != d.allocations.end() && next->first < at + rounded) ||
+           (next != d.allocations.begin() && std::prev(next)->first + std::prev(next)->second > at);
+  };
   uintptr_t at = 0;
   if (device == 0 && scripted_used_ < options_.scripted_addresses.size()) {
     at = options_.scripted_addresses[scripted_used_++];
-    const auto next = d.allocations.lower_bound(at);
-    if ((next != d.allocations.end() && next->first < at + bytes) ||
-        (next != d.allocations.begin() && std::prev(next)->first + std::prev(next)->second > at)) {
-      return Error(DeviceResult::kError, absl::StrFormat("scripted address 0x%x is in use", at));
-    }
-  } else {
-    at = TakeAddress(d, rounded);
+    // The caller has left the script: what was given back by now in it is held here still.
+    if (in_use(at)) at = 0;
+    if (at != 0) scripted_live_.insert(at);
+  }
+  if (at == 0) {
+    // Scripted addresses lie anywhere, so also where no hole tells of them; what they cover of one is not given out.
+    do at = TakeAddress(d, rounded);
+    while (at != 0 && in_use(at));
   }
   if (at == 0) return Error(DeviceResult::kOutOfMemory, "out of address space");
   d.allocations[at] = rounded;
@@ -142,9 +148,8 @@ DeviceResult SimulatedDeviceMemory::Free(int device, void* address) {
     return Error(DeviceResult::kError, absl::StrFormat("free of 0x%x, which is not allocated", Address(address)));
   }
   d.used -= it->second;
-  const uintptr_t base = kDeviceStride * (static_cast<uintptr_t>(device) + 1);
-  // Scripted addresses lie anywhere and are not given out again.
-  if (it->first >= base && it->first < base + kFirstReservation) ReturnAddress(d, it->first, it->second);
+  // Scripted addresses are given out by the script only.
+  if (device != 0 || scripted_live_.erase(it->first) == 0) ReturnAddress(d, it->first, it->second);
   d.allocations.erase(it);
   return DeviceResult::kOk;
 }

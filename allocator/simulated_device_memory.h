@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ struct SimulatedDeviceOptions {
   Completion completion = Completion::kAtOnce;
   uint32_t delay = 0;
   uint64_t seed = 1;
-  // Addresses for the first plain allocations of device 0, in order, as recorded from a real driver.
+  // Addresses for the first plain allocations of device 0, in order, as recorded from a real driver. One that is still in use
+  // when its turn comes is passed over, and the allocation gets another.
   std::vector<uintptr_t> scripted_addresses;
   // The same for its reservations of address space.
   std::vector<uintptr_t> scripted_reservations;
@@ -124,6 +126,7 @@ class SimulatedDeviceMemory : public DeviceMemory {
   std::mt19937_64 random_;
   std::vector<Device> devices_;
   size_t scripted_used_ = 0;
+  std::set<uintptr_t> scripted_live_;  // allocated, and from the script
   size_t scripted_reservations_used_ = 0;
   std::map<EventHandle, Event> events_;
   EventHandle next_event_ = 1;

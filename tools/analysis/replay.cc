@@ -236,6 +236,10 @@ class Player {
                             e.module < history_.strings.size() ? history_.strings[e.module] : "", info};
       return;
     }
+    if (got.status != AllocationStatus::kOk) {
+      if (++failed_ == 1) report_.notes.push_back(Cat("the simulated device failed at event ", e.sequence, " (", device_->last_error(), "): the figures leave that request out"));
+      return;
+    }
     ours_[e.address] = got.address;
     if (!compare_) return;
     ++report_.addresses_compared;
@@ -352,6 +356,7 @@ class Player {
   bool recorded_vmm_ = false;
   bool compare_ = false;
   SegmentObserver observer_;
+  uint64_t failed_ = 0;  // requests, for another reason than lack of memory
   size_t first_event_ = 0;
   std::unique_ptr<SimulatedDeviceMemory> device_;
   std::unique_ptr<CachingAllocator> allocator_;
