@@ -465,6 +465,20 @@ end
   EXPECT_NE(verdicts[0].suggestion.find(".cpu()"), std::string::npos);
 }
 
+// set_per_process_memory_fraction(0.1) and a request that the device had room for.
+TEST(Verdicts, ARequestThatTheDeviceHadRoomForMetALimit) {
+  const auto verdicts = Judge(Replay(R"(meta {"devices":[{"index":0,"total_bytes":25386352640}]}
+segment a 20M
+phase forward
+alloc x 16M in=a
+oom 20G 23G
+)"));
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].id, "SHORTAGE");
+  EXPECT_EQ(verdicts[0].sentence.rfind("A limit below the device's memory refused 20.00 GiB", 0), 0u);
+  EXPECT_NE(verdicts[0].suggestion.find("set_per_process_memory_fraction"), std::string::npos);
+}
+
 constexpr char kCardOf16[] = R"("devices":[{"index":0,"total_bytes":17179869184}])";
 
 // The cache's few bytes would not have helped: the card is too small.

@@ -31,6 +31,8 @@ std::string SiteOrUnknown(const std::string& site) {
   return site.empty() ? "an unnamed place" : site;
 }
 
+constexpr uint64_t kSegmentUnit = uint64_t{2} << 20;  // what a request may be rounded up to at the driver
+
 class Judging {
  public:
   explicit Judging(const Analysis& a) : t_(a.timeline), metadata_(a.source.metadata_json) {
@@ -64,6 +66,7 @@ class Judging {
     const uint64_t cache =
         f.moment.reserved_bytes - std::min(f.moment.reserved_bytes, f.moment.total.rounded + f.moment.pending_bytes);
     if (capacity_ != 0 && f.request_bytes > capacity_) return BadSize(f);
+    if (f.device_free_bytes >= f.request_bytes + kSegmentUnit) return LimitedBelowTheDevice(f, cache);
     // Free bytes that would have been enough: in the cache, at the driver, or awaited.
     if (f.fragmentation.known && cache + f.fragmentation.pending_bytes + f.device_free_bytes >= f.request_bytes &&
         Share(f.fragmentation.external(), f.request_bytes) >= kCouldHelpShare) {
@@ -80,6 +83,19 @@ class Judging {
         "A smaller batch or sequence, activation checkpointing, or sharding; `vramledger advise` predicts each.";
     v.price = "fewer samples a step, or about a third more compute with checkpointing";
     v.confidence = "high";
+    Say(std::move(v));
+  }
+
+  // The device had room for it, so the allocator was not allowed to ask.
+  void LimitedBelowTheDevice(const FailedRequest& f, uint64_t cache) {
+    Verdict v;
+    v.id = "SHORTAGE";
+    v.sentence = Cat("A limit below the device's memory refused ", HumanBytes(f.request_bytes), " in ", PhaseAndStep(t_, f.phase, f.step), " with ",
+                     HumanBytes(f.moment.total.rounded), " held: ", HumanBytes(f.device_free_bytes), " were free on the device.");
+    v.evidence = FailureEvidence(f, cache);
+    v.suggestion = "Raise what torch.cuda.set_per_process_memory_fraction or per_process_memory_fraction allows.";
+    v.price = "less for others that share the device";
+    v.confidence = "medium";
     Say(std::move(v));
   }
 
