@@ -152,6 +152,34 @@ TEST(ByteColumns, HoldByteJOfEveryRecordAndComeBack) {
   }
 }
 
+// As a trace lies while its sealed chunks are moved to where its ring was: the ring has no slots any more, and bytes of chunks in them.
+TEST(TraceReader, ReadsEachRecordOnceWhileChunksAreMoved) {
+  TempFile file;
+  {
+    auto writer = TraceWriter::Create(file.path());
+    for (uint64_t i = 0; i < 5000; ++i) (*writer)->Append(Memory(RecordKind::kAlloc, 512 * (i + 1), 512));
+  }
+  const auto moved = file.Read();
+  const std::vector<char> chunks(moved.begin() + kFileHeaderBytes, moved.end());
+  const size_t room = (chunks.size() + 4095) / 4096 * 4096;
+  ChunkHeader ring{};
+  ring.type = static_cast<uint32_t>(ChunkType::kRing);
+  ring.slot_bytes = sizeof(SlotHeader) + 4 * kRecordBytes;
+  ring.payload_bytes = room - sizeof(ring);
+  ring.header_crc32 = crc32(0, reinterpret_cast<const Bytef*>(&ring), offsetof(ChunkHeader, header_crc32));
+  std::vector<char> bytes(kFileHeaderBytes + room);
+  std::copy(moved.begin(), moved.begin() + kFileHeaderBytes, bytes.begin());
+  std::copy(chunks.begin(), chunks.end(), bytes.begin() + kFileHeaderBytes);
+  std::memcpy(bytes.data() + kFileHeaderBytes, &ring, sizeof(ring));
+  bytes.insert(bytes.end(), chunks.begin(), chunks.end());
+  file.Write(bytes);
+  auto reader = OpenTrace(file.path());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(ReadAll(**reader).size(), 5000u);
+  EXPECT_EQ((*reader)->health().lost_records, 0u);
+  EXPECT_EQ((*reader)->health().damage, "");
+}
+
 // What a chunk header says of its length must not lead back to the file's start.
 TEST(TraceReader, AChunkLongerThanAnyFileEndsTheTrace) {
   for (const ChunkType type : {ChunkType::kRing, ChunkType::kColumns, static_cast<ChunkType>(0x21212121)}) {

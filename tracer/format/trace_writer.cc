@@ -372,7 +372,7 @@ void TraceWriter::SealSlot(const Slot& slot, bool last) {
               WriteAll(compress_buffer_.data(), sizeof(ChunkHeader), end_offset_);
     if (written) {
       end_offset_ = RoundUp(end_offset_ + bytes, kChunkAlign);
-    } else if (::ftruncate(fd_, static_cast<off_t>(end_offset_)) != 0) { /* the half-written chunk then reads as cut off */
+    } else if (::ftruncate(fd_, static_cast<off_t>(end_offset_)) != 0) { /* without its header it reads as the end of the file */
     }
   }
   if (!written) AddLoss(LossCause::kDiskFull, records);
@@ -422,8 +422,13 @@ void TraceWriter::ReleaseRing() {
       if (n <= 0) break;
       have += static_cast<size_t>(n);
     }
+    // Of no slots from now on: a reader that comes before the move is done must not take what has been moved for slots in use.
+    ChunkHeader empty{};
+    std::memcpy(&empty, mappings_.front().address, sizeof(empty));
+    empty.slot_count = 0;
+    empty = SealHeader(empty);
     // The last chunk's padding to a page was never written.
-    if (have + kChunkAlign > chunks.size() &&
+    if (have + kChunkAlign > chunks.size() && WriteAll(&empty, sizeof(empty), begin) &&
         WriteAll(chunks.data() + sizeof(ChunkHeader), have - sizeof(ChunkHeader), begin + sizeof(ChunkHeader)) &&
         // The first header goes last: until then a reader walks over the ring to the chunks behind it.
         WriteAll(chunks.data(), sizeof(ChunkHeader), begin)) {
