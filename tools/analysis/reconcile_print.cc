@@ -158,7 +158,7 @@ std::string ReconcileText(const Reconciliation& r, bool color, bool layers) {
   if (const std::string rows = OutsideText(r.analysis); !rows.empty()) out += Cat("\nOutside the allocator\n", rows);
   if (r.textbook_total == 0)
     out +=
-        "\nThe trace describes no model (it was recorded without the Python hooks), so there is no textbook column.\n";
+        "\nThe trace describes no model (no torch.nn.Module was trained, or the Python hooks were off), so there is no textbook column.\n";
   else
     out += Cat(
         "\nThe textbook's total is the sum of its column, each at its own peak: parameters + gradients + optimizer states + ",
