@@ -251,5 +251,37 @@ TEST(Timeline, GradientsOfARecordingThatEndsInItsBackward) {
   }
 }
 
+TEST(Timeline, AParameterHasOneGradientWhereARecordingEndsInItsBackward) {
+  const std::string start = "phase load\nalloc w 100M\n", backward = "phase forward\nalloc x 40M\nphase backward\nalloc g 100M\nfree x\n";
+  struct {
+    std::string text;
+    uint64_t gradients, temporaries;
+  } const cases[] = {
+      {start + backward + "alloc passing 100M\n", 1, 1},
+      {start + "alloc v 100M\n" + backward + "alloc h 100M\nalloc passing 100M\n", 2, 1},
+      // The gradient of the backward before is known, and what the next one makes is added to it.
+      {start + backward + "phase forward\nalloc y 40M\nphase backward\nalloc more 100M\nfree y\n", 1, 1},
+      // A parameter of the other device has its gradient there.
+      {"device 1\n" + start + "device 0\n" + start + backward + "alloc passing 100M\n", 1, 1},
+  };
+  for (const auto& c : cases) {
+    const Timeline t = Replay(Text(c.text), 0).timeline;
+    const auto held = [&](Category category) { return t.end.categories[static_cast<size_t>(category)].rounded; };
+    EXPECT_EQ(held(Category::kGradient), c.gradients * (uint64_t{100} << 20)) << c.text;
+    EXPECT_EQ(held(Category::kTemporary), c.temporaries * (uint64_t{100} << 20)) << c.text;
+  }
+  // The older of the two, by its module.
+  const Timeline t = Replay(Text(start + "phase backward\nalloc g 100M module=net.w\nalloc passing 100M module=net.x\n")).timeline;
+  ASSERT_EQ(t.peak_groups.size(), 3u);
+  for (const BlockGroup& g : t.peak_groups) {
+    if (g.site == "net.w") {
+      EXPECT_EQ(g.category, Category::kGradient);
+    }
+    if (g.site == "net.x") {
+      EXPECT_EQ(g.category, Category::kTemporary);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace vramledger

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "tools/analysis/block_table.h"
 #include "tools/analysis/site_ids.h"
 
@@ -65,17 +65,25 @@ class Pass {
 
   // What the last backward made and left, where the recording ends before anything else began: gradients are told by the sizes of
   // the parameters, which are among what is there at the end (or were there before the recording, and nothing is known of them).
+  // A parameter has one gradient: of more blocks of its size the oldest are taken, as what an operator passes on is short-lived.
   void SettleLastBackward() {
-    absl::flat_hash_set<uint64_t> sizes;
-    const auto category = [this](const Block& b) { return static_cast<Category>(out_.categories[b.ordinal]); };
+    std::map<std::pair<uint8_t, uint64_t>, int64_t> wanting;  // parameters without a known gradient, by device and size
+    std::vector<const Block*> left;
     for (const auto& [key, b] : table_.live()) {
-      if (category(b) == Category::kParameter || (sites_.before != 0 && b.module == sites_.before)) sizes.insert(b.requested);
+      const auto category = static_cast<Category>(out_.categories[b.ordinal]);
+      const bool before = sites_.before != 0 && b.module == sites_.before;
+      if (category == Category::kParameter || (before && category == Category::kUnknown)) ++wanting[{b.device, b.requested}];
+      if (category == Category::kGradient) --wanting[{b.device, b.requested}];
+      if (category == Category::kTemporary && b.phase == Phase::kBackward) left.push_back(&b);
     }
-    for (const auto& [key, b] : table_.live()) {
-      if (b.phase != Phase::kBackward || category(b) != Category::kTemporary || !sizes.contains(b.requested)) continue;
-      BlockFacts facts = table_.Facts(b, /*at_end=*/true, sites_.workspace, sites_.before);
+    std::sort(left.begin(), left.end(), [](const Block* a, const Block* b) { return a->ordinal < b->ordinal; });
+    for (const Block* b : left) {
+      int64_t& parameters = wanting[{b->device, b->requested}];
+      if (parameters <= 0) continue;
+      --parameters;
+      BlockFacts facts = table_.Facts(*b, /*at_end=*/true, sites_.workspace, sites_.before);
       facts.left_in_size_of_parameter = true;
-      out_.categories[b.ordinal] = static_cast<uint8_t>(Categorize(facts));
+      out_.categories[b->ordinal] = static_cast<uint8_t>(Categorize(facts));
     }
   }
 
