@@ -89,6 +89,24 @@ TEST(Advise, ARunThatFragmentationEndedIsReplayedWithExpandableSegments) {
   EXPECT_EQ(ExpandableAlone(*Advise(Events(FailingRun(800)), nullptr, question)), nullptr);
 }
 
+// The run at batch 20 needs 300 MiB of 750, so that 27 samples are foretold as it is and 82 in free pages; batch 40 would have needed
+// 1200 MiB in any segments.
+TEST(Advise, ABatchThatFailedForWantOfMemoryFailsWithExpandableSegmentsToo) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  std::string fragmented = Padded(20);
+  ReplaceAll(&fragmented, "segment b 150M", "segment b 450M");
+  const EventInput second = Events(fragmented);
+  const auto a = Advise(Events(FailingRun(800)), &second, question);
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(ExpandableAlone(*a), nullptr);
+  const Suggestion *plain = Find(*a, "LARGEST_BATCH"), *expandable = Find(*a, "EXPANDABLE_SEGMENTS");
+  ASSERT_NE(plain, nullptr);
+  EXPECT_EQ(plain->settings["batch_size"], 27);
+  ASSERT_NE(expandable, nullptr);
+  EXPECT_EQ(expandable->settings["batch_size"], 39);
+}
+
 TEST(Advise, ARunThatFillsTheCardWithExpandableSegmentsIsNamedAsWithoutHeadroom) {
   AdviceQuestion question;
   question.capacity = uint64_t{1} << 30;

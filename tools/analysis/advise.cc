@@ -274,8 +274,8 @@ class Adviser {
     uint64_t below = ~uint64_t{0}, below_expandable = ~uint64_t{0};
     if (RanOutForGood() && out_.capacity <= out_.ran_out->device_total) {
       below = batch;
-      // With expandable segments it has not: the request that failed is served there.
-      if (!expandable_.measured()) below_expandable = batch;
+      // With expandable segments it has not where its requests, the failed ones too, fit in this very card.
+      if (!as_recorded) below_expandable = batch;
     }
     if (other_ && !other_->timeline.failures.empty() &&
         out_.capacity <= DeviceTotal(other_->timeline, Metadata(other_->source.metadata_json)))

@@ -21,8 +21,6 @@ class ExpandableSegments {
   // no advice on them.
   void Measure(const Advice& advice, const Metadata& metadata);
   bool possible() const { return possible_; }
-  // The requests were replayed, and those that failed in the run were served.
-  bool measured() const { return measured_.has_value(); }
 
   // Reserved bytes for each byte allocated without them: blocks round up otherwise.
   double Ratio() const;
@@ -39,7 +37,7 @@ class ExpandableSegments {
   const uint64_t most_replayed_;
   bool possible_ = false;
   uint64_t baseline_ = 0;  // allocated, as recorded
-  std::optional<Verified> measured_;
+  std::optional<Verified> measured_;  // where the requests were replayed, and those that failed in the run were served
 };
 
 }  // namespace vramledger
