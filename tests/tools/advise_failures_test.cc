@@ -142,6 +142,17 @@ TEST(Advise, AFailureInTheSecondStepGetsExpandableSegmentsAsALowerBound) {
       << AdviceText(*a, false);
 }
 
+// Eight failures are kept: what the ninth asked for is in the replay alone.
+TEST(Advise, MoreFailuresThanAreKeptAreNotReplayed) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  std::string failures = "oom 400M 100M\n";
+  for (int i = 1; i < 8; ++i) failures += "oom 10M 1M\n";
+  const std::string run = Padded(40) + "phase forward\nalloc y 300M in=a at=100M\n";
+  EXPECT_NE(ExpandableAlone(*Advise(Events(run + failures), nullptr, question)), nullptr);
+  EXPECT_EQ(ExpandableAlone(*Advise(Events(run + failures + "oom 500M 100M\n"), nullptr, question)), nullptr);
+}
+
 TEST(Advise, ACaughtFailureThatTrainingWentOnAfterIsNotCounted) {
   AdviceQuestion question;
   question.capacity = uint64_t{1} << 30;
@@ -161,6 +172,11 @@ TEST(Advise, ACaughtFailureThatTrainingWentOnAfterIsNotCounted) {
   ASSERT_TRUE(twice->ran_out.has_value());
   EXPECT_FALSE(twice->ran_out->went_on);
   EXPECT_EQ(twice->ran_out->request, uint64_t{50} << 20);
+  // A replay would serve the 900 MiB too, which the run did without.
+  EXPECT_EQ(Find(*twice, "EXPANDABLE_SEGMENTS"), nullptr) << AdviceText(*twice, false);
+  ASSERT_EQ(twice->suggestions.size(), 2u) << AdviceText(*twice, false);
+  EXPECT_EQ(twice->suggestions[0].settings, nlohmann::ordered_json({{"batch_size", 19}}));
+  EXPECT_EQ(twice->suggestions[1].settings, nlohmann::ordered_json({{"batch_size", 10}, {"accumulation_steps", 2}}));
   // In the second of two runs it counts as little as in the first.
   const EventInput two = Events(Padded(40) + refused + Step(40)), plain = Events(Padded(40) + Step(40));
   EXPECT_EQ(Find(*Advise(Events(Padded(20)), &two, question), "LARGEST_BATCH")->settings,

@@ -30,9 +30,9 @@ absl::StatusOr<ReplayReport> ExpandableSegments::ReplayOn(int device, uint64_t c
 void ExpandableSegments::Measure(const Advice& advice, const Metadata& metadata) {
   const Timeline& t = advice.analysis.timeline;
   possible_ = advice.baseline_reserved.has_value() && !metadata.expandable_segments();
-  // A replay serves a request that the program got over too, and the program did without it.
-  const bool went_on = advice.ran_out && advice.ran_out->went_on;
-  if (!possible_ || went_on || t.events > most_replayed_) return;
+  // A replay serves every request that failed. One that the program got over is no part of the baseline, nor is one beyond those kept.
+  const bool all_in_baseline = t.failures.size() == t.failures_total;
+  if (!possible_ || !all_in_baseline || t.events > most_replayed_) return;
   const absl::StatusOr<ReplayReport> replay = ReplayOn(t.device, kMoreThanAnyCard);
   if (!ServedAll(replay) || replay->peak_allocated_bytes == 0) return;
   baseline_ = PeakAtLeast(t);
