@@ -85,6 +85,10 @@ TEST(Advise, ARunThatFragmentationEndedIsReplayedWithExpandableSegments) {
   ASSERT_NE(with_batch, a->suggestions.end());
   EXPECT_EQ(with_batch->settings["batch_size"], 47);
   EXPECT_LT(Find(*a, "LARGEST_BATCH")->settings["batch_size"].get<int>(), 40);
+  const auto several = Advise(Events(FailingRun(400) + "oom 300M 100M\n"), nullptr, question);
+  ASSERT_NE(ExpandableAlone(*several), nullptr) << AdviceText(*several, false);
+  EXPECT_NE(ExpandableAlone(*several)->method.find("the recorded requests and the 2 that failed, replayed with them, fit"), std::string::npos)
+      << ExpandableAlone(*several)->method;
   // The card is too small for what was asked: no setting of segments helps.
   EXPECT_EQ(ExpandableAlone(*Advise(Events(FailingRun(800)), nullptr, question)), nullptr);
 }

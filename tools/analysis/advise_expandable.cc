@@ -65,6 +65,7 @@ std::optional<Suggestion> ExpandableSegments::Alone(const Advice& advice, uint64
     if (!ServedAll(tight)) return std::nullopt;
     verified.reserved = tight->peak_reserved_bytes;
   }
+  const size_t failed = advice.analysis.timeline.failures.size();
   Suggestion s;
   s.id = "EXPANDABLE_SEGMENTS";
   s.settings = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}};
@@ -72,7 +73,10 @@ std::optional<Suggestion> ExpandableSegments::Alone(const Advice& advice, uint64
   s.predicted_reserved = verified.reserved;
   s.fits = fits;
   s.method = Cat("free pages serve any request; the recorded requests",
-                 advice.ran_out ? " and the one that failed" : "", ", replayed with them, fit",
+                 failed == 0   ? std::string()
+                 : failed == 1 ? " and the one that failed"
+                               : Cat(" and the ", failed, " that failed"),
+                 ", replayed with them, fit",
                  fits ? "" : " in the capacity, but not with the headroom",
                  advice.ran_out ? "; what would have come after it is not in the trace" : "");
   s.price = "none in time; needs driver support";
