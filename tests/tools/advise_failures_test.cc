@@ -145,6 +145,14 @@ TEST(Advise, AFailureInTheSecondStepGetsExpandableSegmentsAsALowerBound) {
   EXPECT_FALSE(s->fits);
   EXPECT_TRUE(s->not_known);
   EXPECT_EQ(s->verified->reserved, uint64_t{802} << 20);
+  const auto json_of = [&](const Suggestion* suggestion, const Advice& of) {
+    return AdviceJson(of)["suggestions"][static_cast<size_t>(suggestion - of.suggestions.data())];
+  };
+  EXPECT_EQ(json_of(s, *a)["fits"], false);
+  EXPECT_EQ(json_of(s, *a)["not_known_to_fit"], true);
+  const auto known = Advise(Events(FailingRun(400)), nullptr, question);
+  EXPECT_EQ(json_of(ExpandableAlone(*known), *known)["fits"], true);
+  EXPECT_EQ(json_of(ExpandableAlone(*known), *known)["not_known_to_fit"], false);
   EXPECT_NE(AdviceText(*a, false).find("EXPANDABLE_SEGMENTS {\"PYTORCH_CUDA_ALLOC_CONF\":\"expandable_segments:True\"}: is not known to fit, "
                                        "predicted 800.0 MiB allocated"),
             std::string::npos)

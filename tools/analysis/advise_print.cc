@@ -53,6 +53,7 @@ nlohmann::ordered_json AdviceJson(const Advice& a) {
                            {"predicted_reserved_bytes", OrNull(s.predicted_reserved)},
                            {"predicted_time_factor", s.time_factor},
                            {"fits", s.fits},
+                           {"not_known_to_fit", s.not_known},
                            {"method", s.method},
                            {"price", s.price},
                            {"verified", nullptr}});
