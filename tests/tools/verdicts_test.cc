@@ -296,6 +296,17 @@ phase save
   EXPECT_NE(verdicts[0].sentence.find("are reserved in backward of step 3 for a peak of 1000.0 MiB"), std::string::npos) << verdicts[0].sentence;
   EXPECT_EQ(verdicts[0].evidence["phase"], "backward");
   EXPECT_EQ(verdicts[0].evidence["step"], 3);
+  // A run without steps has a phase and no step; one without phases, as of a snapshot, has neither.
+  const std::string idle = "segment s 1000M\nalloc x 100M in=s\nfree x\nsegment r 500M\n";
+  for (const bool phases : {true, false}) {
+    const auto without = Judge(Replay((phases ? "phase eval\n" : "") + idle));
+    ASSERT_FALSE(without.empty());
+    EXPECT_EQ(without[0].id, "FRAG_IDLE");
+    const std::string wanted = phases ? "are reserved in eval for a peak of 100.0 MiB" : "are reserved for a peak of 100.0 MiB";
+    EXPECT_NE(without[0].sentence.find(wanted), std::string::npos) << without[0].sentence;
+    EXPECT_EQ(without[0].evidence.contains("phase"), phases);
+    EXPECT_FALSE(without[0].evidence.contains("step"));
+  }
 }
 
 TEST(Verdicts, PendingFree) {

@@ -173,6 +173,10 @@ struct Timeline {
 // "backward of step 4"; "eval after step 3" when no step 4 came to be. StepCell, without the phase: "4", "after 3".
 std::string PhaseAndStep(const Timeline& timeline, Phase phase, uint64_t step);
 std::string StepCell(const Timeline& timeline, Phase phase, uint64_t step);
+// " in backward of step 4", " in backward" of a run without steps, " in step 4" where the phase is not known; "" where nothing is.
+std::string InPhaseAndStep(const Timeline& timeline, Phase phase, uint64_t step);
+// Without recorded steps the whole run counts as step 1, which tells a reader nothing.
+inline bool NamesSteps(const Timeline& timeline) { return timeline.has_steps || timeline.steps.size() > 1; }
 
 // What the two passes need of each other, and the source's own account.
 struct SourceFacts {

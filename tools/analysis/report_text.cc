@@ -70,14 +70,8 @@ class Writer {
                    " reserved when the snapshot was taken; it holds no history.")) +
           "\n";
     } else {
-      std::string place;
-      const bool steps = t_.peak.step != 0 && (t_.has_steps || t_.steps.size() > 1);
-      if (t_.peak.phase != Phase::kUnknown)
-        place =
-            Cat(" in ", steps ? PhaseAndStep(t_, t_.peak.phase, t_.peak.step) : std::string(PhaseName(t_.peak.phase)));
-      else if (steps)
-        place = Cat(" in step ", t_.peak.step);
-      out_ += Bold(Cat("Peak ", a_.source.health.ended_early ? "so far " : "", HumanBytes(t_.peak.total.rounded), " allocated", place, where, ", ",
+      out_ += Bold(Cat("Peak ", a_.source.health.ended_early ? "so far " : "", HumanBytes(t_.peak.total.rounded), " allocated",
+                       InPhaseAndStep(t_, t_.peak.phase, t_.peak.step), where, ", ",
                        t_.reserved_peak_bytes != 0 ? Cat(HumanBytes(t_.reserved_peak_bytes), " reserved at most")
                                                    : std::string("segments not recorded"),
                        ".")) +

@@ -367,6 +367,12 @@ std::string PhaseAndStep(const Timeline& t, Phase phase, uint64_t step) {
   return Cat(PhaseName(phase), " of step ", step);
 }
 
+std::string InPhaseAndStep(const Timeline& t, Phase phase, uint64_t step) {
+  const bool steps = step != 0 && NamesSteps(t);
+  if (phase == Phase::kUnknown) return steps ? Cat(" in step ", step) : std::string();
+  return Cat(" in ", steps ? PhaseAndStep(t, phase, step) : std::string(PhaseName(phase)));
+}
+
 std::string StepCell(const Timeline& t, Phase phase, uint64_t step) {
   if (const auto before = StepBefore(t, phase, step)) return Cat("after ", *before);
   return std::to_string(step);

@@ -189,13 +189,9 @@ class Judging {
     const uint64_t waste = reserved - t_.peak.total.rounded;
     if (waste < kFragmentationBytes || Share(waste, reserved) < kFragmentationShare || f.external() == 0) return;
     Verdict v = FragmentationVerdict(f);
-    std::string where;
-    if (t_.reserved_peak_step != 0 && t_.reserved_peak_phase != Phase::kUnknown) {
-      where = Cat(" in ", PhaseAndStep(t_, t_.reserved_peak_phase, t_.reserved_peak_step));
-      v.evidence["phase"] = PhaseName(t_.reserved_peak_phase);
-      v.evidence["step"] = t_.reserved_peak_step;
-    }
-    v.sentence = Cat(HumanBytes(reserved), " are reserved", where, " for a peak of ", HumanBytes(t_.peak.total.rounded), ", so ",
+    if (t_.reserved_peak_phase != Phase::kUnknown) v.evidence["phase"] = PhaseName(t_.reserved_peak_phase);
+    if (t_.reserved_peak_step != 0 && NamesSteps(t_)) v.evidence["step"] = t_.reserved_peak_step;
+    v.sentence = Cat(HumanBytes(reserved), " are reserved", InPhaseAndStep(t_, t_.reserved_peak_phase, t_.reserved_peak_step), " for a peak of ", HumanBytes(t_.peak.total.rounded), ", so ",
                      Percent(Share(waste, reserved)), " were never needed at once: ", v.sentence);
     v.evidence["reserved_peak_bytes"] = reserved;
     v.evidence["allocated_peak_bytes"] = t_.peak.total.rounded;
