@@ -217,7 +217,7 @@ def test_settings_that_contradict_each_other_are_refused(bench):
         (good, ["--checkpoint", "every:99"], "every:99 is more than the 2 layers"),
         ("torchvision:resnet18", ["--sequence", "64"], "--sequence has no effect on resnet18, which takes images"),
         (wide, ["--decoder-sequence", "64"], "--decoder-sequence has no effect on"),
-        (good, ["--decoder-sequence", "64"], "which has no encoder beside its decoder"),
+        (good, ["--decoder-sequence", "64"], "which is not an encoder with a decoder"),
         (odd, [], "4 heads for queries, which 3 for keys and values do not divide"),
         (deep, [], "the model has 10003 layers, more than 10,000"),
     ):

@@ -215,7 +215,11 @@ TEST(Tool, AnEstimateOfAnImageModelTakesNoSequence) {
     EXPECT_NE(o.output.find("--sequence has no effect on "), std::string::npos) << o.output;
     EXPECT_EQ(Tool("estimate " + model).code, 0);
   }
-  EXPECT_EQ(Tool("estimate " + models + "gpt2.json --decoder-sequence 64").code, 2);
+  for (const char* model : {"gpt2.json", "bert-base-uncased.json"}) {
+    const Outcome o = Tool("estimate " + models + model + " --decoder-sequence 64");
+    EXPECT_EQ(o.code, 2) << o.output;
+    EXPECT_NE(o.output.find(", which is not an encoder with a decoder"), std::string::npos) << o.output;
+  }
   EXPECT_EQ(Tool("estimate " + models + "t5-base.json --sequence 64 --decoder-sequence 32").code, 0);
 }
 

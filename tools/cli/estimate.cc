@@ -304,7 +304,7 @@ void Unfit(const CLI::App& command, const ModelSource& model, const Options& o) 
       Wrong(Cat(option, " has no effect on ", model.name(), ", which takes images"));
   }
   if (Given(command, "--decoder-sequence") && model.config && model.config->decoder_layers == 0)
-    Wrong(Cat("--decoder-sequence has no effect on ", model.name(), ", which has no encoder beside its decoder"));
+    Wrong(Cat("--decoder-sequence has no effect on ", model.name(), ", which is not an encoder with a decoder"));
   const Precision precision = o.settings.precision;
   if (o.settings.master_weights && model.config && precision != Precision::kBfloat16 &&
       precision != Precision::kFloat16)
