@@ -88,6 +88,7 @@ bool DeviceAllocator::SetMemoryFractionLocked(double fraction) {
 
 double DeviceAllocator::MemoryFraction() {
   SmallMutexLock lock(mutex_);
+  if (!opened_) Open();  // the setting's, where nothing was allocated yet
   DeviceMemoryInfo info;
   if (!has_limit_ || memory_.MemoryInfo(device_, &info) != DeviceResult::kOk || info.total_bytes == 0) return 1;
   return static_cast<double>(limit_bytes_) / static_cast<double>(info.total_bytes);

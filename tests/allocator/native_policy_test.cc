@@ -196,6 +196,11 @@ TEST_F(NativePolicy, DeviceErrorsThatAreNotLackOfMemory) {
   EXPECT_NE(Take(512), nullptr);
 }
 
+TEST_F(NativePolicy, TheFractionOfTheSettingsIsToldBeforeAnythingIsAllocated) {
+  Start("per_process_memory_fraction:0.5");
+  EXPECT_EQ(allocator_->MemoryFraction(0), 0.5);
+}
+
 TEST_F(NativePolicy, MemoryFractionLimitsWhatIsReserved) {
   SimulatedDeviceOptions options;
   options.capacity_bytes = 100 * kMiB;
