@@ -18,6 +18,8 @@
 namespace vramledger {
 namespace {
 
+constexpr uint64_t kFarFromRecorded = 10;  // times the largest batch: a choice, no measurement
+
 size_t Index(Category c) {
   return static_cast<size_t>(c);
 }
@@ -291,6 +293,13 @@ class Adviser {
     const auto price_of = [batch](uint64_t n) {
       return n >= batch ? "a step takes longer in proportion to its samples" : "more steps for the same samples";
     };
+    // A moment that is low in what was recorded may grow faster than the one that was highest.
+    const uint64_t ran = std::max(batch, other_batch.value_or(0));
+    const auto far = [ran](uint64_t n) {
+      return n / kFarFromRecorded <= ran ? std::string()
+                                         : Cat("; ", n / ran, " times the largest batch that ran, where the peak may be at another moment and higher: "
+                                               "record a run of a batch nearer to it before you rely on this");
+    };
     if (largest && out_.baseline_fits && *largest < batch) {
       out_.notes.push_back(Cat("batch ", batch, " fits as it was recorded, and is the largest: a prediction keeps room for "
                                "fragmentation to grow, which is not left"));
@@ -299,7 +308,7 @@ class Adviser {
       s.id = "LARGEST_BATCH";
       s.settings = {{"batch_size", *largest}};
       s.predicted_peak = model.Peak(static_cast<double>(*largest));
-      s.method = *largest + 1 == below ? method + Cat("; batch ", below, " failed on such a card") : method;
+      s.method = Cat(method, *largest + 1 == below ? Cat("; batch ", below, " failed on such a card") : far(*largest));
       s.price = price_of(*largest);
       out_.suggestions.push_back(std::move(s));
     } else {
@@ -317,7 +326,7 @@ class Adviser {
       s.predicted_peak = model.Peak(static_cast<double>(*expandable));
       s.predicted_reserved = static_cast<uint64_t>(static_cast<double>(s.predicted_peak) * per_expandable);
       s.fits = *s.predicted_reserved <= room_;
-      s.method = Cat(method, "; free pages serve any request: ", expandable_.Method());
+      s.method = Cat(method, far(*expandable), "; free pages serve any request: ", expandable_.Method());
       s.price = Cat(price_of(*expandable), "; needs driver support");
       out_.suggestions.push_back(std::move(s));
     }
