@@ -164,7 +164,21 @@ DeviceResult SimulatedDeviceMemory::ReserveAddress(int device, size_t bytes, voi
   if (device == 0 && scripted_reservations_used_ < options_.scripted_reservations.size()) {
     at = options_.scripted_reservations[scripted_reservations_used_++];
   } else {
-    d.next_reservation += (bytes + kGranularity - 1) / kGranularity * kGranularity;
+    const size_t rounded = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+    const auto between_others = [&](uintptr_t from) {
+      for (const auto& [start, length] : d.reservations) {
+        if (start < from + rounded && start + length > from) from = (start + length + kGranularity - 1) / kGranularity * kGranularity;
+      }
+      return from;
+    };
+    const uintptr_t end = kDeviceStride * (static_cast<uintptr_t>(device) + 2);
+    at = between_others(at);
+    // Beyond lies another device, and in the end the process's own stack: begin anew.
+    if (at + rounded > end && rounded <= kFirstReservation) {
+      at = between_others(end - kFirstReservation);
+      if (at + rounded > end) return Error(DeviceResult::kOutOfMemory, "out of address space");
+    }
+    d.next_reservation = at + rounded;
   }
   d.reservations[at] = bytes;
   *address = reinterpret_cast<void*>(at);

@@ -39,5 +39,23 @@ TEST(SimulatedDevice, AScriptedAddressInUseIsPassedOver) {
   for (size_t i = 1; i < all.size(); ++i) EXPECT_GE(all[i], all[i - 1] + 4 * kMiB);
 }
 
+TEST(SimulatedDevice, ReservationsStayInTheDevicesOwnAddresses) {
+  constexpr size_t kGiB = size_t{1} << 30;
+  SimulatedDeviceOptions options;
+  options.devices = 2;
+  SimulatedDeviceMemory device(options);
+  void* held = nullptr;
+  ASSERT_EQ(device.ReserveAddress(0, 3 * kGiB, &held), DeviceResult::kOk);
+  const auto kept = reinterpret_cast<uintptr_t>(held);
+  for (int i = 0; i < 40000; ++i) {  // the device has room for 16,384 of them side by side
+    void* address = nullptr;
+    ASSERT_EQ(device.ReserveAddress(0, kGiB, &address), DeviceResult::kOk) << device.last_error();
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    ASSERT_LE(at + kGiB, uintptr_t{1} << 46) << i;  // where the other device begins
+    ASSERT_TRUE(at + kGiB <= kept || at >= kept + 3 * kGiB) << i;
+    ASSERT_EQ(device.ReleaseAddress(0, address, kGiB), DeviceResult::kOk);
+  }
+}
+
 }  // namespace
 }  // namespace vramledger
