@@ -28,6 +28,11 @@ if ends_may_abort():
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
 # PyTorch 2.15 gives cuBLAS's workspace back after each product, where 2.11 keeps one for each thread; with this it keeps them too.
 KEPT_WORKSPACES = {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}
+# What a script has that plugs the allocator in by hand.
+PURE_FORM = f"""
+plugin = torch.cuda.memory.CUDAPluggableAllocator({str(LIBRARY)!r}, "vramledger_malloc", "vramledger_free")
+torch.cuda.memory.change_current_allocator(plugin)
+"""
 # For tests of both: whether workspaces are kept.
 KEEPING = [True, False] if TORCH >= (2, 15) else [True]
 
@@ -61,6 +66,15 @@ class Bench:
         if check and done.returncode != 0:
             pytest.fail(f"{' '.join(map(str, command))} exited {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return done
+
+    def answers(self, script, modes, env=None):
+        """What `script MODE OUT` writes to OUT, by mode."""
+        answers = {}
+        for mode in modes:
+            out = self.folder / f"{mode}.json"
+            self.dryrun(script, mode, out, env=env)
+            answers[mode] = json.loads(out.read_text())
+        return answers
 
     def tool(self, *arguments, check=True):
         return self.run([TOOL, *arguments], check=check)

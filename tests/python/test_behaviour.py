@@ -1,10 +1,13 @@
 """What a training script can do with the allocator current."""
 
+import textwrap
+
 import pytest
+from conftest import PURE_FORM
 
 
 def run(bench, body, **options):
-    return bench.dryrun("import torch, vramledger\nlibrary = vramledger.install(trace='t.vlt')\n" + __import__("textwrap").dedent(body), **options).stdout
+    return bench.dryrun("import torch, vramledger\nlibrary = vramledger.install(trace='t.vlt')\n" + textwrap.dedent(body), **options).stdout
 
 
 def test_out_of_memory_is_pytorchs_own_error_with_our_table(bench):
@@ -59,9 +62,10 @@ def test_memory_fraction_empty_cache_and_zero_sizes(bench):
     assert "LIMITED True" in out
 
 
-def test_memory_of_another_stream_is_not_reused_before_its_work_is_done(bench):
+@pytest.mark.parametrize("pure", [False, True])
+def test_memory_of_another_stream_is_not_reused_before_its_work_is_done(bench, pure):
     """With delayed completion a block that a side stream still reads must not be handed out again."""
-    out = run(bench, """
+    body = """
     side = torch.cuda.Stream()
     x = torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
     address = x.data_ptr()
@@ -76,7 +80,11 @@ def test_memory_of_another_stream_is_not_reused_before_its_work_is_done(bench):
     del again
     later = [torch.empty(4 << 20, dtype=torch.uint8, device="cuda") for _ in range(4)]
     print("REUSED LATER", address in [t.data_ptr() for t in later])
-    """, options=("--delay-seed", "1"))
+    """
+    if pure:  # the package connects the streams by itself
+        out = bench.dryrun(f"import torch{PURE_FORM}{textwrap.dedent(body)}", options=("--delay-seed", "1"), env={"VRAMLEDGER_TRACE": "t.vlt"}).stdout
+    else:
+        out = run(bench, body, options=("--delay-seed", "1"))
     assert "REUSED EARLY False" in out
     assert "REUSED LATER True" in out
 

@@ -1,6 +1,5 @@
 """Every public function of PyTorch's memory interfaces under the three modes, as a table: tests/results/torch_api.md."""
 
-import json
 from pathlib import Path
 
 from conftest import ROOT, TORCH
@@ -15,11 +14,7 @@ REFUSED_TO_PLUGINS = {"torch.cuda.memory.MemPool", "torch.cuda.memory.use_mem_po
 
 
 def test_the_table_of_memory_functions(bench):
-    answers = {}
-    for mode in MODES:
-        out = bench.folder / f"{mode}.json"
-        bench.dryrun(SCRIPT, mode, out)
-        answers[mode] = json.loads(out.read_text())
+    answers = bench.answers(SCRIPT, MODES)
 
     rows = ["| function | " + " | ".join(MODES) + " |", "|---" * 4 + "|"]
     for name in answers["torch"]:

@@ -1,20 +1,15 @@
 """Mode plugin: what PyTorch's plug-in interface leaves out, answered or refused with what to do instead."""
 
-import json
 from pathlib import Path
 
 import pytest
-from conftest import TORCH
+from conftest import LIBRARY, PURE_FORM, TORCH
 
 MODELS = Path(__file__).with_name("equal_models.py")
 
 
 def test_statistics_equal_those_of_the_native_allocator(bench):
-    seen = {}
-    for mode in ("native", "plugin"):
-        out = bench.folder / f"{mode}.json"
-        bench.dryrun(MODELS, mode, out)
-        seen[mode] = json.loads(out.read_text())
+    seen = bench.answers(MODELS, ("native", "plugin"))
     for model, native in seen["native"].items():
         ours = seen["plugin"][model]["stats"]
         assert len(ours) > 100
@@ -44,43 +39,18 @@ torch.cuda.empty_cache()
 print("GIVEN BACK", kept - torch.cuda.memory_reserved())
 more = [torch.ones(5 << 20, device="cuda") for _ in range(3)]  # where the device had those
 """
-PURE = """
-plugin = torch.cuda.memory.CUDAPluggableAllocator({library!r}, "vramledger_malloc", "vramledger_free")
-torch.cuda.memory.change_current_allocator(plugin)
-"""
 
 
 @pytest.mark.parametrize("form", ["torch", "plugin", "pure"])
 def test_what_a_graph_has_given_back_serves_nobody_else(bench, form):
     """Its replay would write there."""
-    from conftest import LIBRARY
-
-    install = PURE.format(library=str(LIBRARY)) if form == "pure" else f"import vramledger\nvramledger.install(mode={form!r}, trace='t.vlt')"
+    install = PURE_FORM if form == "pure" else f"import vramledger\nvramledger.install(mode={form!r}, trace='t.vlt')"
     out = bench.dryrun(GRAPHS.format(install=install), env={"VRAMLEDGER_TRACE": "t.vlt"} if form == "pure" else None).stdout
     assert "SHARED False" in out
     assert f"GIVEN BACK {20 << 20}" in out
     bench.tool("check", bench.folder / "t.vlt")
     # A replay knows no pools, so it holds segments elsewhere; what lives at once is the same: x, three of `more`, and the two blocks of a capture's random state.
     assert bench.json("replay", "t.vlt")["peak_live_bytes"] == bench.json("report", "t.vlt")["peak"]["rounded_bytes"] == (64 << 20) + 1024
-
-
-def test_the_pure_form_learns_of_streams(bench):
-    from conftest import LIBRARY
-
-    out = bench.dryrun(f"""
-    import torch
-    {PURE.format(library=str(LIBRARY)).strip().replace(chr(10), chr(10) + "    ")}
-    side = torch.cuda.Stream()
-    x = torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
-    address = x.data_ptr()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        y = x + 1
-    x.record_stream(side)
-    del x
-    print("REUSED EARLY", torch.empty(4 << 20, dtype=torch.uint8, device="cuda").data_ptr() == address)
-    """, options=("--delay-seed", "1"), env={"VRAMLEDGER_TRACE": "t.vlt"}).stdout
-    assert "REUSED EARLY False" in out
 
 
 def test_a_benchmark_of_convolutions_is_left_off_and_said_once(bench):
@@ -107,13 +77,11 @@ def test_a_refusal_from_within_pytorch_says_what_to_do_instead(bench):
     """, check=False)
     assert done.returncode == 1
     assert "CUDAPluggableAllocator does not yet support cacheInfo" in done.stderr
-    assert "mode 'torch' has it, and so has mode 'observe'" in done.stderr.splitlines()[-2:][0] + done.stderr.splitlines()[-1]
+    assert "mode 'torch' has it, and so has mode 'observe'" in "\n".join(done.stderr.splitlines()[-2:])
 
 
 def test_a_pool_behind_pytorchs_own_allocator_takes_nothing_over(bench):
     """The library may serve a memory pool only: torch.cuda's statistics are then PyTorch's own."""
-    from conftest import LIBRARY
-
     done = bench.dryrun(f"""
     import torch
     plugin = torch.cuda.memory.CUDAPluggableAllocator({str(LIBRARY)!r}, "vramledger_malloc", "vramledger_free")

@@ -13,11 +13,7 @@ BEHAVIOUR = Path(__file__).with_name("same_behaviour.py")
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
 def test_statistics_and_addresses_equal_the_native_allocator(bench, settings):
-    seen = {}
-    for mode in ("native", "torch"):
-        out = bench.folder / f"{mode}.json"
-        bench.dryrun(MODELS, mode, out, env={"PYTORCH_ALLOC_CONF": settings} if settings else None)
-        seen[mode] = json.loads(out.read_text())
+    seen = bench.answers(MODELS, ("native", "torch"), env={"PYTORCH_ALLOC_CONF": settings} if settings else None)
     for model in seen["native"]:
         native, ours = seen["native"][model], seen["torch"][model]
         assert len(native["stats"]) > 100
@@ -26,11 +22,7 @@ def test_statistics_and_addresses_equal_the_native_allocator(bench, settings):
 
 
 def test_of_equal_free_blocks_the_same_is_taken_as_by_the_native_allocator(bench):
-    seen = {}
-    for mode in ("native", "torch"):
-        out = bench.folder / f"{mode}.json"
-        bench.dryrun(REQUESTS, mode, out)
-        seen[mode] = json.loads(out.read_text())
+    seen = bench.answers(REQUESTS, ("native", "torch"))
     assert len(seen["native"]["addresses"]) == 3000
     assert seen["torch"] == seen["native"]
 
@@ -38,11 +30,7 @@ def test_of_equal_free_blocks_the_same_is_taken_as_by_the_native_allocator(bench
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
 def test_memory_interfaces_answer_as_with_the_native_allocator(bench, settings):
     """Graphs, pools, lending pools, out of memory, streams, raw blocks, history, profiler, torch.accelerator, summaries."""
-    answers = {}
-    for mode in ("native", "torch"):
-        out = bench.folder / f"{mode}.json"
-        bench.dryrun(BEHAVIOUR, mode, out, env={"PYTORCH_ALLOC_CONF": settings} if settings else None)
-        answers[mode] = json.loads(out.read_text())
+    answers = bench.answers(BEHAVIOUR, ("native", "torch"), env={"PYTORCH_ALLOC_CONF": settings} if settings else None)
     assert len(answers["native"]) > 10
     for name, native in answers["native"].items():
         assert answers["torch"][name] == native, name
