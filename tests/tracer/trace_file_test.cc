@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/tracer/temp_file.h"
 #include "tests/tracer/trace_records.h"
 #include "tracer/format/record.h"
@@ -187,7 +188,8 @@ TEST(TraceFile, AShortTraceThatIsCutOffLosesItsEndAlone) {
     EXPECT_TRUE((*reader)->health().notes.empty());
   }
   auto cut = whole;
-  cut.resize(whole.size() * 3 / 4);
+  // Within the last part: how many bytes each takes differs with the times in it.
+  cut.resize(whole.size() - 100);
   file.Write(cut);
   auto reader = OpenTrace(file.path());
   ASSERT_TRUE(reader.ok());
@@ -196,6 +198,28 @@ TEST(TraceFile, AShortTraceThatIsCutOffLosesItsEndAlone) {
   EXPECT_LT(events.size(), kCount);
   EXPECT_EQ((*reader)->String(static_cast<uint32_t>(texts)), text);
   EXPECT_NE((*reader)->health().damage.find(" records, and what follows, are lost"), std::string::npos) << (*reader)->health().damage;
+}
+
+TEST(TraceFile, WhatIsJoinedToAClosedTraceIsNamed) {
+  TempFile file;
+  {
+    auto writer = TraceWriter::Create(file.path());
+    for (uint64_t i = 0; i < 100; ++i) (*writer)->Append(Memory(RecordKind::kAlloc, 512 * (i + 1), 512));
+  }
+  const auto whole = file.Read();
+  for (const auto& [joined, zeros] : {std::pair(whole, 0u), std::pair(decltype(whole){'h', 'i'}, 0u), std::pair(decltype(whole){'h', 'i'}, 5000u),
+                                      std::pair(decltype(whole){}, 4000u)}) {
+    auto both = whole;
+    both.resize(whole.size() + zeros);
+    both.insert(both.end(), joined.begin(), joined.end());
+    file.Write(both);
+    auto reader = OpenTrace(file.path());
+    ASSERT_TRUE(reader.ok());
+    EXPECT_EQ(ReadAll(**reader).size(), 100u);
+    const std::string at = absl::StrCat("at offset ", whole.size() + zeros, ", follow ", joined.size(), " bytes that are not of it");
+    EXPECT_EQ((*reader)->health().damage.find(at) != std::string::npos, !joined.empty()) << (*reader)->health().damage;
+    EXPECT_EQ((*reader)->health().damage.empty(), joined.empty());
+  }
 }
 
 TEST(TraceFile, IsCreatedForItsOwnerAlone) {

@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -61,6 +62,8 @@ class TraceReader : public EventSource {
 
  private:
   absl::Status ScanChunks(uint64_t file_bytes);
+  // Whether a closed trace ends where its last chunk does, at `end`.
+  void ExpectNothingAfter(uint64_t end, uint64_t file_bytes);
   // At the end and at damage.
   void Finish();
   void Damaged(std::string sentence) {
@@ -139,9 +142,22 @@ absl::Status TraceReader::Initialize(EventFollower follow) {
   return absl::OkStatus();
 }
 
+void TraceReader::ExpectNothingAfter(uint64_t end, uint64_t file_bytes) {
+  if (header_.state != static_cast<uint32_t>(TraceState::kClosed) || !health_.damage.empty()) return;
+  // The writer leaves less than a page of zeros; whatever is joined to a file shows in its first bytes.
+  std::array<char, 4 * kChunkAlign> bytes{};
+  const size_t n = std::min<uint64_t>(bytes.size(), file_bytes - std::min(file_bytes, end));
+  if (!ReadFully(fd_, bytes.data(), n, end)) return;
+  const auto other = std::find_if(bytes.begin(), bytes.begin() + n, [](char c) { return c != 0; });
+  if (other == bytes.begin() + n) return;
+  const uint64_t at = end + static_cast<uint64_t>(other - bytes.begin());
+  Damaged(absl::StrCat("after the end of the trace, at offset ", at, ", follow ", file_bytes - at, " bytes that are not of it; they were not read"));
+}
+
 absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
   std::vector<TracePiece> slots;
   uint64_t offset = header_.header_bytes;
+  uint64_t end = offset;
   while (offset < file_bytes) {
     ChunkHeader chunk{};
     const bool whole = offset + sizeof(chunk) <= file_bytes && ReadFully(fd_, &chunk, sizeof(chunk), offset);
@@ -186,8 +202,10 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
       Note(absl::StrCat("chunk at offset ", offset, " has an unknown type and was skipped"));
     }
     if (!whole_payload) break;  // nothing can follow, and what it says must not be added to
-    offset = (payload_offset + chunk.payload_bytes + kChunkAlign - 1) / kChunkAlign * kChunkAlign;
+    end = payload_offset + chunk.payload_bytes;
+    offset = (end + kChunkAlign - 1) / kChunkAlign * kChunkAlign;
   }
+  ExpectNothingAfter(end, file_bytes);
   // A process killed between writing a sealed chunk and clearing its slot leaves both: the sealed one is whole.
   pieces_.insert(pieces_.end(), slots.begin(), slots.end());
   std::stable_sort(pieces_.begin(), pieces_.end(), [](const TracePiece& x, const TracePiece& y) { return x.ordinal < y.ordinal; });
