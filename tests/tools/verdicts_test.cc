@@ -176,6 +176,22 @@ oom 500M 100M
   EXPECT_EQ(verdicts[0].evidence["capacity_bytes"], uint64_t{1} << 30);
 }
 
+// Neither a smaller batch nor checkpointing makes room for what is there before the first forward.
+TEST(Verdicts, AShortageBeforeAnyModelRan) {
+  const auto suggestion = [](const std::string& phase) {
+    const auto verdicts = Judge(Replay(R"(meta {"devices":[{"index":0,"total_bytes":1073741824}]}
+segment a 900M
+)" + phase + R"(alloc x 890M in=a
+oom 500M 100M
+)"));
+    EXPECT_EQ(verdicts.size(), 1u);
+    EXPECT_EQ(verdicts.at(0).id, "SHORTAGE");
+    return verdicts.at(0).suggestion;
+  };
+  EXPECT_EQ(suggestion("phase load\n").rfind("No model has run yet", 0), 0u);
+  for (const char* phase : {"phase forward\n", "phase load\nphase eval\n", ""}) EXPECT_EQ(suggestion(phase).rfind("A smaller batch", 0), 0u) << phase;
+}
+
 TEST(Verdicts, BadSize) {
   EXPECT_EQ(Ids("meta {\"devices\":[{\"index\":0,\"total_bytes\":1073741824}]}\nphase forward\nsegment a 2M\nalloc x "
                 "1M in=a\noom 130674G 1G\n"),

@@ -79,11 +79,23 @@ class Judging {
             PhaseAndStep(t_, f.phase, f.step), " with ", HumanBytes(f.moment.total.rounded), " held, only ",
             HumanBytes(cache), " free in the cache and ", HumanBytes(f.device_free_bytes), " free on the device.");
     v.evidence = FailureEvidence(f, cache);
-    v.suggestion =
-        "A smaller batch or sequence, activation checkpointing, or sharding; `vramledger advise` predicts each.";
-    v.price = "fewer samples a step, or about a third more compute with checkpointing";
+    if (t_.has_phases && !RanAModel()) {
+      v.suggestion =
+          "No model has run yet, so batch and checkpointing change nothing: fewer or smaller tensors, a lower precision, sharding, or host memory "
+          "for what is not needed yet.";
+      v.price = "less precise numbers, or copies from the host";
+    } else {
+      v.suggestion =
+          "A smaller batch or sequence, activation checkpointing, or sharding; `vramledger advise` predicts each.";
+      v.price = "fewer samples a step, or about a third more compute with checkpointing";
+    }
     v.confidence = "high";
     Say(std::move(v));
+  }
+
+  bool RanAModel() const {
+    constexpr Phase kOfAModel[] = {Phase::kForward, Phase::kBackward, Phase::kEval};
+    return std::any_of(std::begin(kOfAModel), std::end(kOfAModel), [&](Phase p) { return t_.phase_peaks[static_cast<size_t>(p)].seen; });
   }
 
   // The device had room for it, so the allocator was not allowed to ask.
