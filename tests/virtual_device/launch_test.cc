@@ -201,10 +201,12 @@ TEST(ParseSize, Units) {
   EXPECT_EQ(size("24GiB"), 24ull << 30);
   EXPECT_EQ(size("24G"), 24ull << 30);
   EXPECT_EQ(size("24GB"), 24000000000u);
+  EXPECT_EQ(size("24gib"), 24ull << 30);
+  EXPECT_EQ(size("24 Gb"), 24000000000u);
   EXPECT_EQ(size("1.5KiB"), 1536u);
   EXPECT_EQ(size("123"), 123u);
   EXPECT_EQ(size("123B"), 123u);
-  for (const char* bad : {"", "x", "-1", "1X", "1GiBs", "GiB", "0", "1e300", "nan", "inf"}) EXPECT_EQ(size(bad), 0u) << bad;
+  for (const char* bad : {"", "x", "-1", "1X", "1GiBs", "GiB", "0", "0x10", "1e300", "nan", "inf"}) EXPECT_EQ(size(bad), 0u) << bad;
 }
 
 TEST(ElfFile, ReadsThisSystemsLibrariesAndRefusesText) {

@@ -15,6 +15,7 @@
 
 #include "tools/cli/command.h"
 #include "tools/foreign/text.h"
+#include "tools/virtual_device/launch.h"
 
 namespace vramledger::cli {
 
@@ -64,29 +65,14 @@ void OutputFile::Done() {
 }
 
 uint64_t ParseCapacity(const std::string& text) {
-  constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-      {"KB", 1e3},     {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12},
-      {"K", 1024.0},   {"M", 1048576.0},   {"G", 1073741824.0},   {"T", 1099511627776.0},
-      {"B", 1.0}};
-  std::string_view number = text;
-  double unit = 1;
-  for (const auto& [name, factor] : kUnits) {
-    if (number.ends_with(name)) {
-      number.remove_suffix(name.size());
-      unit = factor;
-      break;
-    }
-  }
-  while (!number.empty() && number.back() == ' ') number.remove_suffix(1);
-  double value = 0;
-  if (!ParseDouble(number, &value) || !(value > 0) || value * unit > 1e18) {
+  uint64_t bytes = 0;
+  if (!vd::ParseSize(text, &bytes)) {
     throw Failure{kExitUsage, Cat("\"", text, "\" is no amount of memory; write 24GiB, 80GB or a number of bytes")};
   }
   // A card of 24 bytes is a card of 24 GiB with its unit forgotten.
-  if (number.size() == text.size() && value < 1048576.0)
+  if (text.find_first_not_of("0123456789.") == std::string::npos && bytes < uint64_t{1} << 20)
     throw Failure{kExitUsage, Cat(text, " bytes? write ", text, "GiB")};
-  return static_cast<uint64_t>(value * unit);
+  return bytes;
 }
 
 struct Progress::State {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -141,16 +142,18 @@ std::vector<std::string> StandInFiles(const std::string& folder) {
 
 bool ParseSize(const std::string& text, uint64_t* bytes) {
   char* end = nullptr;
-  if (text.empty() || std::strchr("0123456789.", text[0]) == nullptr) return false;
+  // strtod would read hexadecimal too.
+  if (text.empty() || std::strchr("0123456789.", text[0]) == nullptr || text.find_first_of("xX") != text.npos) return false;
   const double number = std::strtod(text.c_str(), &end);
-  const std::string suffix = end;
+  std::string suffix = end + std::strspn(end, " ");
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
   double unit = 1;
-  if (!suffix.empty() && suffix != "B") {
-    const size_t power = std::string("KMGT").find(suffix[0]);
+  if (!suffix.empty() && suffix != "b") {
+    const size_t power = std::string("kmgt").find(suffix[0]);
     if (power == std::string::npos) return false;
     const std::string rest = suffix.substr(1);
-    if (rest != "" && rest != "iB" && rest != "B") return false;
-    unit = std::pow(rest == "B" ? 1000.0 : 1024.0, static_cast<double>(power) + 1);
+    if (rest != "" && rest != "ib" && rest != "b") return false;
+    unit = std::pow(rest == "b" ? 1000.0 : 1024.0, static_cast<double>(power) + 1);
   }
   if (!(number * unit >= 1) || number * unit > 9e15) return false;
   // Whole bytes are kept exact, beyond what the product could hold.

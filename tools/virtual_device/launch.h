@@ -40,7 +40,7 @@ std::vector<std::string> StandInFiles(const std::string& folder);
 // Folder of the executable that is running.
 std::string ExecutableFolder();
 
-// False: not a size. Accepts bytes and the suffixes B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, K, M, G, T (binary).
+// False: not a size. Accepts bytes and the suffixes B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, K, M, G, T (binary), in capitals or not.
 bool ParseSize(const std::string& text, uint64_t* bytes);
 
 Launch PrepareLaunch(const LaunchOptions& options);
