@@ -1,6 +1,7 @@
 """Runs training scripts on the official wheel and the virtual device, each in a process of its own."""
 
 import importlib.metadata
+import itertools
 import json
 import os
 import subprocess
@@ -35,6 +36,30 @@ torch.cuda.memory.change_current_allocator(plugin)
 """
 # For tests of both: whether workspaces are kept.
 KEEPING = [True, False] if TORCH >= (2, 15) else [True]
+
+
+def differences(left, right, path=""):
+    """Where two values as of JSON differ, a line for each place."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in {**left, **right}:
+            if key in left and key in right:
+                yield from differences(left[key], right[key], f"{path}[{key!r}]")
+            else:
+                yield f"{path}[{key!r}]: only {'left' if key in left else 'right'}"
+    elif isinstance(left, list) and isinstance(right, list):
+        if len(left) != len(right):
+            yield f"{path}: {len(left)} and {len(right)} items"
+        for i, (a, b) in enumerate(zip(left, right)):
+            yield from differences(a, b, f"{path}[{i}]")
+    elif left != right:
+        yield f"{path}: {left!r} != {right!r}"
+
+
+def pytest_assertrepr_compare(op, left, right):
+    """A failure says where: the answers of two allocators are too long to be looked through."""
+    if op == "==" and type(left) is type(right) and isinstance(left, (dict, list)):
+        return ["equal values, but they differ", *(line[:200] for line in itertools.islice(differences(left, right), 20))]
+    return None
 
 
 class Bench:

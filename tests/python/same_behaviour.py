@@ -26,10 +26,12 @@ def stats():
     return dict(torch.cuda.memory_stats())
 
 
-def layout(pool=None):
+def layout(pool=None, sizes_of_free_blocks=False):
+    """What a free block was last asked for is told only on request: it depends on the order in which the threads of a backward gave up theirs."""
     segments = torch.cuda.memory_snapshot() if pool is None else torch.cuda.memory_snapshot(pool)
     return [[s["address"], s["total_size"], s["allocated_size"], s["active_size"], s["segment_type"], list(s["segment_pool_id"]),
-             [[b["address"], b["size"], b["requested_size"], b["state"]] for b in s["blocks"]]] for s in segments]
+             [[b["address"], b["size"], b["requested_size"] if sizes_of_free_blocks or b["state"] != "inactive" else None, b["state"]]
+              for b in s["blocks"]]] for s in segments]
 
 
 def refusal(call):
@@ -96,6 +98,17 @@ def pools():
     del d, e, whole
     torch.cuda.empty_cache()
     return seen, after, unsplit, layout(), stats()
+
+
+def sizes_of_free_blocks():
+    """Which size a free block, alone or merged from several, says that it was last asked for."""
+    pool, seen = torch.cuda.MemPool(), []
+    with torch.cuda.use_mem_pool(pool):
+        blocks = [block(size) for size in (0.1, 0.2, 0.3, 0.25, 3, 7, 2.5)]
+    for i in (1, 0, 2, 5, 4, 3, 6):
+        blocks[i] = None
+        seen.append(layout(pool.id, sizes_of_free_blocks=True))
+    return seen
 
 
 def lending_pool():
@@ -278,7 +291,7 @@ if __name__ == "__main__":
     # First of all things, so that later ones find the cache equally warm.
     torch.zeros(1, device="cuda")
     answers = {}
-    for step in (graphs, graphed_callables, pools, lending_pool, out_of_memory, streams, raw_and_base, library_workspaces, history, stacks, profile,
+    for step in (graphs, graphed_callables, pools, sizes_of_free_blocks, lending_pool, out_of_memory, streams, raw_and_base, library_workspaces, history, stacks, profile,
                  accelerator, summaries, changed_settings, caching_off, captures_on_two_streams):
         gc.collect()
         try:
