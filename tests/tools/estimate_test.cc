@@ -189,6 +189,23 @@ TEST(Estimate, BadConfigsAreOneSentence) {
   EXPECT_FALSE(LoadModel("/nonexistent/config.json").ok());
 }
 
+TEST(Estimate, ANumberThatIsNoCountIsNamed) {
+  const nlohmann::json good = {{"model_type", "bert"}, {"hidden_size", 768}, {"num_hidden_layers", 12}, {"num_attention_heads", 12}, {"vocab_size", 30522}};
+  ASSERT_TRUE(ReadModelConfig(good).ok());
+  const auto refusal = [&](const nlohmann::json& change) {
+    nlohmann::json c = good;
+    c.update(change);
+    return std::string(ReadModelConfig(c).status().message());
+  };
+  EXPECT_EQ(refusal({{"hidden_size", -768}}), R"(has "hidden_size": -768, which is no count)");
+  EXPECT_EQ(refusal({{"num_hidden_layers", 1.5}}), R"(has "num_hidden_layers": 1.5, which is no count)");
+  EXPECT_EQ(refusal({{"type_vocab_size", -2}}), R"(has "type_vocab_size": -2, which is no count)");
+  EXPECT_EQ(refusal({{"intermediate_size", 1e300}}), R"(has "intermediate_size": 1e+300, which is no count)");
+  EXPECT_EQ(refusal({{"num_attention_heads", 7}}), R"(has 7 heads, which do not divide the hidden size 768, and no "head_dim")");
+  EXPECT_EQ(refusal({{"num_attention_heads", 7}, {"head_dim", 64}}), "");
+  EXPECT_EQ(refusal({{"hidden_size", 768.0}, {"n_inner", nullptr}, {"patch_size", {16, 16}}}), "");
+}
+
 TEST(Estimate, SizesThatDoNotFitAreRefused) {
   const auto model = LoadModel(Folder() + "/gpt2.json");
   EstimateSettings s;

@@ -1,6 +1,7 @@
 #include "tools/estimate/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <utility>
 
@@ -13,11 +14,14 @@ namespace {
 
 using nlohmann::json;
 
-uint64_t Number(const json& c, std::initializer_list<const char*> keys, uint64_t fallback = 0) {
+// The first of `keys` that holds a number. Into `wrong`, if it is empty: a sentence on a number that is no count.
+uint64_t Number(const json& c, std::initializer_list<const char*> keys, uint64_t fallback, std::string* wrong) {
   for (const char* key : keys) {
     const auto it = c.find(key);
-    if (it == c.end() || !it->is_number_integer()) continue;
-    if (it->is_number_unsigned() || it->get<int64_t>() >= 0) return it->get<uint64_t>();
+    if (it == c.end() || !it->is_number()) continue;
+    const double value = it->get<double>();
+    if (value >= 0 && value < 1e15 && value == std::floor(value)) return static_cast<uint64_t>(value);
+    if (wrong->empty()) *wrong = Cat("has \"", key, "\": ", it->dump(), ", which is no count");
   }
   return fallback;
 }
@@ -56,7 +60,7 @@ void SetBiases(const json& c, std::string_view t, ModelConfig* m) {
 }
 
 // What a family does when the config does not say; the keys are those of its config.json.
-void SetFamily(const json& c, ModelConfig* m) {
+void SetFamily(const json& c, ModelConfig* m, std::string* wrong) {
   const std::string& t = m->type;
   const bool bert = IsOneOf(t, {"bert", "roberta", "xlm-roberta", "camembert", "distilbert"});
   SetBiases(c, t, m);
@@ -84,8 +88,8 @@ void SetFamily(const json& c, ModelConfig* m) {
   m->pooler = Flag(c, "pooler", bert && t != "distilbert" && !m->masked_head);
   m->embedding_norm = bert;
   m->final_norm = Flag(c, "final_norm", !bert);
-  if (bert && t != "distilbert") m->token_types = Number(c, {"type_vocab_size"}, t == "bert" ? 2 : 1);
-  m->token_types = Number(c, {"token_types"}, m->token_types);
+  if (bert && t != "distilbert") m->token_types = Number(c, {"type_vocab_size"}, t == "bert" ? 2 : 1, wrong);
+  m->token_types = Number(c, {"token_types"}, m->token_types, wrong);
   const std::string position = Text(c, "position_embedding");
   m->learned_positions = bert || IsOneOf(t, {"gpt2", "gpt_neo", "opt"});
   if (t == "transformer" || t == "t5") m->learned_positions = position == "learned";
@@ -138,44 +142,53 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
     return Bad(Cat("describes a \"", m.type, "\" model; known are ", list));
   }
   if (m.name.empty()) m.name = m.type;
-  m.hidden = Number(c, {"hidden_size", "n_embd", "d_model", "dim"});
-  m.layers = Number(c, {"num_hidden_layers", "n_layer", "num_layers", "n_layers"});
-  m.heads = Number(c, {"num_attention_heads", "n_head", "num_heads", "n_heads"});
+  std::string wrong;
+  const auto number = [&](std::initializer_list<const char*> keys, uint64_t fallback = 0) { return Number(c, keys, fallback, &wrong); };
+  m.hidden = number({"hidden_size", "n_embd", "d_model", "dim"});
+  m.layers = number({"num_hidden_layers", "n_layer", "num_layers", "n_layers"});
+  m.heads = number({"num_attention_heads", "n_head", "num_heads", "n_heads"});
+  if (!wrong.empty()) return Bad(wrong);
   if (m.hidden == 0 || m.layers == 0 || m.heads == 0)
     return Bad("lacks the hidden size, the number of layers or of heads");
   if (m.hidden > (uint64_t{1} << 24) || m.layers > 100000 || m.heads > (uint64_t{1} << 20))
     return Bad("has a size out of range");
-  m.kv_heads = Number(c, {"num_key_value_heads"}, m.heads);
-  m.head_dim = Number(c, {"head_dim", "d_kv"}, m.hidden / m.heads);
-  m.intermediate = Number(c, {"intermediate_size", "ffn_dim", "n_inner", "d_ff", "hidden_dim"}, 4 * m.hidden);
-  m.vocabulary = Number(c, {"vocab_size"});
-  m.positions = Number(c, {"max_position_embeddings", "n_positions", "n_ctx"});
-  m.experts = Number(c, {"num_local_experts", "n_routed_experts", "num_experts"});
-  m.experts_per_token = Number(c, {"num_experts_per_tok"});
-  m.shared_experts = Number(c, {"n_shared_experts"});
-  m.expert_intermediate = Number(c, {"moe_intermediate_size"}, m.intermediate);
-  m.dense_first = Number(c, {"first_k_dense_replace"});
-  m.kv_lora_rank = Number(c, {"kv_lora_rank"});
-  m.q_lora_rank = Number(c, {"q_lora_rank"});
-  m.qk_nope_dim = Number(c, {"qk_nope_head_dim"});
-  m.qk_rope_dim = Number(c, {"qk_rope_head_dim"});
-  m.v_dim = Number(c, {"v_head_dim"});
-  m.decoder_layers = Number(c, {"num_decoder_layers"}, m.type == "t5" ? m.layers : 0);
-  m.relative_buckets = Number(c, {"relative_attention_num_buckets"}, m.type == "t5" ? 32 : 0);
-  m.image = Number(c, {"image_size"}, 224);
-  m.patch = Number(c, {"patch_size"}, 16);
-  m.channels = Number(c, {"num_channels"}, 3);
+  m.kv_heads = number({"num_key_value_heads"}, m.heads);
+  m.kv_lora_rank = number({"kv_lora_rank"});
+  constexpr uint64_t kNotGiven = ~uint64_t{0};
+  m.head_dim = number({"head_dim", "d_kv"}, kNotGiven);
+  if (m.head_dim == kNotGiven) {
+    if (m.hidden % m.heads != 0 && m.kv_lora_rank == 0)
+      return Bad(Cat("has ", m.heads, " heads, which do not divide the hidden size ", m.hidden, ", and no \"head_dim\""));
+    m.head_dim = m.hidden / m.heads;
+  }
+  m.intermediate = number({"intermediate_size", "ffn_dim", "n_inner", "d_ff", "hidden_dim"}, 4 * m.hidden);
+  m.vocabulary = number({"vocab_size"});
+  m.positions = number({"max_position_embeddings", "n_positions", "n_ctx"});
+  m.experts = number({"num_local_experts", "n_routed_experts", "num_experts"});
+  m.experts_per_token = number({"num_experts_per_tok"});
+  m.shared_experts = number({"n_shared_experts"});
+  m.expert_intermediate = number({"moe_intermediate_size"}, m.intermediate);
+  m.dense_first = number({"first_k_dense_replace"});
+  m.q_lora_rank = number({"q_lora_rank"});
+  m.qk_nope_dim = number({"qk_nope_head_dim"});
+  m.qk_rope_dim = number({"qk_rope_head_dim"});
+  m.v_dim = number({"v_head_dim"});
+  m.decoder_layers = number({"num_decoder_layers"}, m.type == "t5" ? m.layers : 0);
+  m.relative_buckets = number({"relative_attention_num_buckets"}, m.type == "t5" ? 32 : 0);
+  m.image = number({"image_size"}, 224);
+  m.patch = number({"patch_size"}, 16);
+  m.channels = number({"num_channels"}, 3);
   const auto names = c.find("id2label");
   const uint64_t named = names != c.end() && names->is_object() ? names->size() : 0;
-  m.labels = Number(c, {"num_labels"}, m.type == "vit" ? (named != 0 ? named : 1000) : 0);
-  m.mtp_layers = Number(c, {"mtp_layers"});
+  m.labels = number({"num_labels"}, m.type == "vit" ? (named != 0 ? named : 1000) : 0);
+  m.mtp_layers = number({"mtp_layers"});
   if (m.vocabulary == 0 && m.type != "vit") return Bad("lacks the vocabulary's size");
   if (m.patch == 0 || m.kv_heads == 0 || m.head_dim == 0 || m.intermediate == 0) return Bad("has a size of 0");
   if (m.experts != 0 && m.expert_intermediate == 0) return Bad("has experts of width 0");
   if (m.kv_lora_rank != 0 && (m.v_dim == 0 || m.qk_nope_dim + m.qk_rope_dim == 0))
     return Bad(
         "has kv_lora_rank, but lacks the dimensions of its heads (v_head_dim, qk_nope_head_dim, qk_rope_head_dim)");
-  SetFamily(c, &m);
+  SetFamily(c, &m, &wrong);
   if (const auto classes = c.find("architectures"); classes != c.end() && classes->is_array() && !m.has_logits) {
     for (const json& name : *classes) {
       if (!name.is_string() || name.get<std::string>().find("ForMaskedLM") == std::string::npos) continue;
@@ -183,8 +196,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const json& outer) {
                                   ": its head is not counted; with \"masked_head\": true in the config it is"));
     }
   }
-  m.norms_per_layer = Number(c, {"norms_per_layer"}, m.norms_per_layer);
+  m.norms_per_layer = number({"norms_per_layer"}, m.norms_per_layer);
   m.qk_norm = Flag(c, "qk_norm", m.qk_norm);
+  if (!wrong.empty()) return Bad(wrong);
   for (const uint64_t size : {m.kv_heads,
                               m.head_dim,
                               m.intermediate,
