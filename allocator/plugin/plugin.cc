@@ -353,7 +353,10 @@ void Plugin::EmptyCache() noexcept {
 
 bool Plugin::SetMemoryFraction(double fraction, int device) noexcept {
   CachingAllocator* allocator = core();
-  return allocator != nullptr && allocator->SetMemoryFraction(fraction, device);
+  if (allocator == nullptr || !allocator->SetMemoryFraction(fraction, device)) return false;
+  if (ready_.load(std::memory_order_acquire))
+    recorder_->Control(RecordKind::kMark, Intern(std::string(kMemoryFractionMark) + absl::StrCat(fraction)), 0, 0, phases_.program_phase(), device);
+  return true;
 }
 
 void* Plugin::BaseAllocation(void* address, size_t* bytes) noexcept {

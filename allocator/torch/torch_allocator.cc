@@ -208,7 +208,8 @@ double TorchAllocator::getMemoryFraction(c10::DeviceIndex device) {
 }
 
 void TorchAllocator::setMemoryFraction(double fraction, c10::DeviceIndex device) {
-  TORCH_CHECK(Core(device).SetMemoryFraction(fraction, device), "invalid fraction:", fraction,
+  Core(device);  // or an error that says why there is none
+  TORCH_CHECK(plugin_.SetMemoryFraction(fraction, device), "invalid fraction:", fraction,
               ". Please set within [0, 1].");
 }
 

@@ -60,6 +60,8 @@ def test_memory_fraction_empty_cache_and_zero_sizes(bench):
     assert f"CACHED {100 << 20}" in out
     assert "EMPTY 0" in out
     assert "LIMITED True" in out
+    verdict = bench.json("report", bench.folder / "t.vlt")["verdicts"][0]
+    assert verdict["sentence"].startswith("The memory fraction (1.0 % of the device) refused 10.00 GiB"), verdict
 
 
 @pytest.mark.parametrize("pure", [False, True])

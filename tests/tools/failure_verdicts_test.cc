@@ -62,13 +62,21 @@ oom 11643387904 5G
 
 // set_per_process_memory_fraction(0.1) and a request that the device had room for.
 TEST(FailureVerdicts, ARequestThatTheDeviceHadRoomForMetALimit) {
-  const auto verdicts = Judge(Replay(R"(meta {"devices":[{"index":0,"total_bytes":25386352640}]}
-segment a 20M
+  const auto judge = [](const std::string& before) {
+    return Judge(Replay(R"(meta {"devices":[{"index":0,"total_bytes":25386352640}]}
+)" + before + R"(segment a 20M
 phase forward
 alloc x 16M in=a
 oom 20G 23G
 )"));
+  };
+  const auto told = judge("mark memory fraction: 0.5\nmark memory fraction: 0.1\n");
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].sentence.rfind("The memory fraction (10.0 % of the device) refused 20.00 GiB", 0), 0u) << told[0].sentence;
+  EXPECT_EQ(told[0].evidence["memory_fraction"], 0.1);
+  const auto verdicts = judge("");
   ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_FALSE(verdicts[0].evidence.contains("memory_fraction"));
   EXPECT_EQ(verdicts[0].id, "SHORTAGE");
   EXPECT_EQ(verdicts[0].sentence.rfind("A limit below the device's memory refused 20.00 GiB", 0), 0u);
   EXPECT_NE(verdicts[0].suggestion.find("set_per_process_memory_fraction"), std::string::npos);

@@ -103,6 +103,7 @@ struct FailedRequest {
   Phase phase = Phase::kUnknown;
   uint64_t request_bytes = 0;
   uint64_t device_free_bytes = 0;
+  double memory_fraction = 1;  // the share of the device that the process was allowed, as far as the trace says
   Moment moment;
   Fragmentation fragmentation;
   std::optional<OutsideSample> outside;  // the sample made because of it

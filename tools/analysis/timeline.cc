@@ -178,6 +178,8 @@ class Pass {
         if (e.device == out_.device) outside_.Processes(e, now_.reserved_bytes);
         break;
       case RecordKind::kMark:
+        if (e.device == out_.device && source_.String(e.a).starts_with(kMemoryFractionMark))
+          ParseDouble(source_.String(e.a).substr(kMemoryFractionMark.size()), &memory_fraction_);
         if (out_.marks.size() < kKeptMarks && source_.String(e.a).starts_with(kOperatorsMark))
           Take(&out_.marks.emplace_back(MarkedMoment{Text(e.a), {}}).moment);
         break;
@@ -282,6 +284,7 @@ class Pass {
     f.phase = e.phase != Phase::kUnknown ? e.phase : table_.marks().current();
     f.request_bytes = e.requested_bytes;
     f.device_free_bytes = e.address;
+    f.memory_fraction = memory_fraction_;
     Take(&f.moment);
     f.fragmentation = Measure();
     out_.failures.push_back(std::move(f));
@@ -345,6 +348,7 @@ class Pass {
   Moment step_peak_;                               // of the step under way
   std::array<uint64_t, kPhaseCount> step_phase_peaks_{};
   uint32_t step_ = 1;
+  double memory_fraction_ = 1;
   bool reserved_measured_ = false;
 };
 

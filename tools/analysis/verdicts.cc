@@ -102,12 +102,13 @@ class Judging {
   void LimitedBelowTheDevice(const FailedRequest& f, uint64_t cache) {
     Verdict v;
     v.id = "SHORTAGE";
-    v.sentence = Cat("A limit below the device's memory refused ", HumanBytes(f.request_bytes), " in ", PhaseAndStep(t_, f.phase, f.step), " with ",
+    const bool told = f.memory_fraction < 1;
+    v.sentence = Cat(told ? Cat("The memory fraction (", Percent(f.memory_fraction), " of the device)") : "A limit below the device's memory", " refused ", HumanBytes(f.request_bytes), " in ", PhaseAndStep(t_, f.phase, f.step), " with ",
                      HumanBytes(f.moment.total.rounded), " held: ", HumanBytes(f.device_free_bytes), " were free on the device.");
     v.evidence = FailureEvidence(f, cache);
     v.suggestion = "Raise what torch.cuda.set_per_process_memory_fraction or per_process_memory_fraction allows.";
     v.price = "less for others that share the device";
-    v.confidence = "medium";
+    v.confidence = told ? "high" : "medium";
     Say(std::move(v));
   }
 
@@ -116,6 +117,7 @@ class Judging {
                                 {"reserved_bytes", f.moment.reserved_bytes}, {"idle_cache_bytes", cache},
                                 {"device_free_bytes", f.device_free_bytes},  {"failures", t_.failures_total}};
     if (capacity_ != 0) e["capacity_bytes"] = capacity_;
+    if (f.memory_fraction < 1) e["memory_fraction"] = f.memory_fraction;
     return e;
   }
 

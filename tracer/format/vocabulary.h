@@ -62,6 +62,9 @@ std::string_view RoleName(Role role);
 std::optional<Phase> PhaseFromName(std::string_view name);
 std::optional<Role> RoleFromName(std::string_view name);
 
+// Begins the MARK of a device on which a share of the memory was set as the limit; the share follows.
+inline constexpr std::string_view kMemoryFractionMark = "memory fraction: ";
+
 }  // namespace vramledger
 
 #endif  // VRAMLEDGER_TRACER_FORMAT_VOCABULARY_H_
