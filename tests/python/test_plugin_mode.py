@@ -49,8 +49,10 @@ def test_what_a_graph_has_given_back_serves_nobody_else(bench, form):
     assert "SHARED False" in out
     assert f"GIVEN BACK {20 << 20}" in out
     bench.tool("check", bench.folder / "t.vlt")
-    # A replay knows no pools, so it holds segments elsewhere; what lives at once is the same: x, three of `more`, and the two blocks of a capture's random state.
-    assert bench.json("replay", "t.vlt")["peak_live_bytes"] == bench.json("report", "t.vlt")["peak"]["rounded_bytes"] == (64 << 20) + 1024
+    # A replay knows no pools, so it holds segments elsewhere; what lives at once is the same: x, three of `more`, and the two blocks that PyTorch before 2.15
+    # makes for a capture's random state, whether that is used or not.
+    random_state = 1024 if TORCH < (2, 15) else 0
+    assert bench.json("replay", "t.vlt")["peak_live_bytes"] == bench.json("report", "t.vlt")["peak"]["rounded_bytes"] == (64 << 20) + random_state
 
 
 def test_a_benchmark_of_convolutions_is_left_off_and_said_once(bench):
