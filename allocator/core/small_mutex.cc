@@ -8,9 +8,10 @@
 namespace vramledger {
 namespace {
 
-// About the length of a few allocations; longer waits are for the device and belong in the kernel.
-constexpr int kSpins = 100;
-constexpr timespec kNap = {0, 200'000};
+// One pause is about 40 cycles on some processors and 140 on others: together as long as a few allocations. With 100 of them, two threads on
+// cores that are far apart took the lock in turns, and with it every line of the allocator's data (tests/benchmarks/torch_pair_bench.cc, 4 threads).
+constexpr int kSpins = 20;
+constexpr timespec kNap = {0, 100'000};
 
 void Pause() {
 #if defined(__x86_64__)
