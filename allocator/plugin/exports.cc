@@ -124,8 +124,10 @@ VRAMLEDGER_EXPORT void vramledger_set_node_reader(void* reader) {
 }
 VRAMLEDGER_EXPORT void vramledger_reset_peaks(int device) { Plugin::Get().ResetPeaks(device); }
 VRAMLEDGER_EXPORT void vramledger_reset_accumulated(int device) { Plugin::Get().ResetAccumulated(device); }
-// Of 1: what set_per_process_memory_fraction has set, 1 if nothing.
-VRAMLEDGER_EXPORT double vramledger_memory_fraction_of(int device) {
-  vramledger::CachingAllocator* const core = Plugin::Get().core();
-  return core != nullptr ? core->MemoryFraction(device) : 1;
+// Of 1: what set_per_process_memory_fraction has set, 1 if nothing. Returns the length of the reason why there is no allocator, which is 0.
+VRAMLEDGER_EXPORT size_t vramledger_memory_fraction_of(int device, double* fraction, char* error, size_t capacity) {
+  std::string why;
+  vramledger::CachingAllocator* const core = Plugin::Get().core(&why);
+  if (core != nullptr) *fraction = core->MemoryFraction(device);
+  return CopyOut(why, error, capacity);
 }

@@ -55,6 +55,19 @@ def test_what_a_graph_has_given_back_serves_nobody_else(bench, form):
     assert bench.json("replay", "t.vlt")["peak_live_bytes"] == bench.json("report", "t.vlt")["peak"]["rounded_bytes"] == (64 << 20) + random_state
 
 
+def test_a_wrong_memory_fraction_is_refused_where_it_is_asked_for(bench):
+    script = """
+    import torch, vramledger
+    vramledger.install(mode="plugin")
+    print("FRACTION", torch.cuda.get_per_process_memory_fraction())
+    """
+    done = bench.dryrun(script, env={"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.5"})
+    assert "FRACTION 0.5" in done.stdout
+    done = bench.dryrun(script, env={"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:1.1"}, check=False)
+    assert done.returncode != 0
+    assert "allocator setting 'per_process_memory_fraction': expected a number from 0 to 1, got '1.1'" in done.stderr
+
+
 def test_a_benchmark_of_convolutions_is_left_off_and_said_once(bench):
     """PyTorch would ask a plug-in for its largest free block, and raise at the first convolution."""
     done = bench.dryrun("""

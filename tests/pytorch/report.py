@@ -6,7 +6,7 @@ from collections import defaultdict
 # Why a test cannot pass, or does not yet: (way, test) -> reason.
 REASONS = {
     **{(way, "TestCudaAllocator.test_allocator_backend"): "expects PyTorch's `cudaMallocAsync` back end to be current; ours is" for way in ("torch", "plugin")},
-    ("plugin", "TestCudaAllocator.test_allocator_memory_fraction_setting"): "the setting's fraction was told only once something had been allocated; mended after this run",
+    ("plugin", "TestCudaAllocator.test_allocator_memory_fraction_setting"): "a fraction out of range is refused in words of our own",
     **{("plugin", f"TestCudaAllocator.{test}"): "settings changed at run time reach allocators of PyTorch's own kind only" for test in ("test_allocator_settings", "test_throw_on_cudamalloc_oom")},
     ("plugin", "TestMemPool.test_graph_capture_reclaim_shared_pool"): "settings changed at run time reach allocators of PyTorch's own kind only",
     ("plugin", "TestCudaAllocator.test_cachingAllocator_raw_alloc"): "`caching_allocator_enable(False)` reaches allocators of PyTorch's own kind only",

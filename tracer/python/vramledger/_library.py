@@ -97,7 +97,6 @@ class Library:
             ("statistics", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
             ("reset_peaks", None, [ctypes.c_int]),
             ("reset_accumulated", None, [ctypes.c_int]),
-            ("memory_fraction_of", ctypes.c_double, [ctypes.c_int]),
             ("set_node_reader", None, [ctypes.c_void_p]),
             ("watch_with_cupti", None, []),
             ("yield_cupti", None, []),
@@ -120,7 +119,6 @@ class Library:
         self.close_trace = self._close_trace
         self.reset_peaks = self._reset_peaks
         self.reset_accumulated = self._reset_accumulated
-        self.memory_fraction_of = self._memory_fraction_of
         self.set_node_reader = self._set_node_reader
         self.watch_with_cupti = self._watch_with_cupti
         self.yield_cupti = self._yield_cupti
@@ -144,6 +142,12 @@ class Library:
     def set_policy(self, name):
         """False when there is no such policy."""
         return bool(self._set_policy(name.encode()))
+
+    def memory_fraction_of(self, device):
+        """Of 1. Raises LibraryError with the reason where the allocator could not be made, as for a wrong setting."""
+        fraction = ctypes.c_double()
+        self.call("vramledger_memory_fraction_of", ctypes.c_int(device), ctypes.byref(fraction))
+        return fraction.value
 
     def has_trace(self):
         return bool(self._has_trace())
