@@ -103,7 +103,8 @@ class Judging {
     Verdict v;
     v.id = "SHORTAGE";
     const bool told = f.memory_fraction < 1;
-    v.sentence = Cat(told ? Cat("The memory fraction (", Percent(f.memory_fraction), " of the device)") : "A limit below the device's memory", " refused ", HumanBytes(f.request_bytes), " in ", PhaseAndStep(t_, f.phase, f.step), " with ",
+    const std::string limit = told ? Cat("The memory fraction (", Percent(f.memory_fraction), " of the device)") : "A limit below the device's memory";
+    v.sentence = Cat(limit, " refused ", HumanBytes(f.request_bytes), " in ", PhaseAndStep(t_, f.phase, f.step), " with ",
                      HumanBytes(f.moment.total.rounded), " held: ", HumanBytes(f.device_free_bytes), " were free on the device.");
     v.evidence = FailureEvidence(f, cache);
     v.suggestion = "Raise what torch.cuda.set_per_process_memory_fraction or per_process_memory_fraction allows.";
