@@ -206,6 +206,9 @@ TEST(ParseSize, Units) {
   EXPECT_EQ(size("1.5KiB"), 1536u);
   EXPECT_EQ(size("123"), 123u);
   EXPECT_EQ(size("123B"), 123u);
+  EXPECT_EQ(size("1e12"), 1'000'000'000'000u);
+  EXPECT_EQ(size("9007199254740993"), 0u);
+  EXPECT_EQ(size("4503599627370497"), 4503599627370497u);
   for (const char* bad : {"", "x", "-1", "1X", "1GiBs", "GiB", "0", "0x10", "1e300", "nan", "inf"}) EXPECT_EQ(size(bad), 0u) << bad;
 }
 

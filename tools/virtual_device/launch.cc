@@ -157,7 +157,7 @@ bool ParseSize(const std::string& text, uint64_t* bytes) {
   }
   if (!(number * unit >= 1) || number * unit > 9e15) return false;
   // Whole bytes are kept exact, beyond what the product could hold.
-  *bytes = unit == 1 ? std::strtoull(text.c_str(), nullptr, 10) : static_cast<uint64_t>(number * unit);
+  *bytes = text.find_first_not_of("0123456789") == text.npos ? std::strtoull(text.c_str(), nullptr, 10) : static_cast<uint64_t>(number * unit);
   return true;
 }
 
