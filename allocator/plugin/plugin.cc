@@ -236,6 +236,10 @@ void Plugin::CloseTrace() {
     if (outside_ != nullptr) outside_->Stop();
   }
   writer()->Close();
+  for (const auto& [cause, why] : {std::pair(LossCause::kDiskFull, "the disk is full"), std::pair(LossCause::kBufferFull, "the disk was too slow")}) {
+    if (const uint64_t lost = writer()->losses(cause); lost != 0)
+      Complain(absl::StrCat(lost, " records of the trace '", writer()->path(), "' were lost, because ", why));
+  }
 }
 
 BlockTag Plugin::NewTag(size_t bytes) {

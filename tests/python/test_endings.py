@@ -167,3 +167,24 @@ def test_the_machines_own_sitecustomize_runs_behind_that_of_the_tests(bench):
     done = bench.run([sys.executable, "-c", script], env={"PYTHONPATH": os.pathsep.join((str(SITE), str(own)))})
     assert done.stdout.split("\n")[:2] == [f"OWN sitecustomize {own}/sitecustomize.py", f"sitecustomize {own}/sitecustomize.py"]
     assert not done.stderr
+
+
+def test_what_a_full_disk_has_lost_is_said_by_the_run_and_by_each_answer(bench):
+    """The limit on the size of files stands for the disk."""
+    done = bench.dryrun("""
+    import os, resource, time, torch, vramledger
+    vramledger.install(mode="plugin", trace="t.vlt")
+    def allocate():
+        for _ in range(100_000):
+            x = torch.empty(1 << 10, device="cuda")
+    before = 0
+    allocate()
+    while before != (before := os.path.getsize("t.vlt")):
+        time.sleep(0.2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before, before))
+    allocate()
+    """)
+    assert "records of the trace" in done.stderr and "were lost, because the disk is full" in done.stderr
+    for question in (("report",), ("reconcile",), ("advise", "--capacity", "24GiB")):
+        answer = bench.tool(*question, bench.folder / "t.vlt").stdout
+        assert " records were lost: every figure is of those that are left" in answer, answer

@@ -11,6 +11,7 @@
 #include "tools/analysis/format_text.h"
 #include "tools/analysis/metadata.h"
 #include "tools/analysis/predictions.h"
+#include "tools/analysis/report.h"
 #include "tools/analysis/timeline.h"
 #include "tools/analysis/verdicts.h"
 #include "tools/foreign/text.h"
@@ -93,6 +94,7 @@ class Adviser {
 
   void ReadCautions() {
     out_.cautions = LeakCautions(out_.analysis);
+    if (std::string lost = LossSentence(out_.analysis.source.health); !lost.empty()) out_.cautions.push_back(std::move(lost));
     if (RanOutForGood()) return;
     if (const std::optional<LaterStep> later = AfterTheOnlyStep(timeline())) {
       room_ -= std::min(room_, later->more_bytes);

@@ -140,6 +140,7 @@ std::string ReconcileText(const Reconciliation& r, bool color, bool layers) {
   headline += Cat(Percent(UnexplainedShare(t)), " of it is unexplained.");
   std::string out = color ? Cat("\033[1m", headline, "\033[0m\n") : Cat(headline, "\n");
   if (r.analysis.source.health.ended_early) out += EarlyEndSentence(r.analysis.source.health) + "\n";
+  if (r.analysis.source.health.lost_records != 0) out += LossSentence(r.analysis.source.health) + "\n";
   if (metadata.without_hooks() && !t.has_names)
     out += "Recorded without hooks: phases are guessed from signals, nothing has a name.\n";
   out += "\nEach category at its own peak, in bytes\n";

@@ -19,6 +19,8 @@ std::string ReportText(const Analysis& analysis, const ReportTextOptions& option
 
 // Why a trace that ends early does so: damage to the file, or a program that did not come to its end.
 std::string EarlyEndSentence(const SourceHealth& health);
+// Empty if no record was lost. Why they were lost, the notes say.
+std::string LossSentence(const SourceHealth& health);
 
 // Parts of JSON that other commands print too.
 nlohmann::ordered_json SourceJson(const Analysis& analysis);

@@ -78,6 +78,7 @@ class Writer {
               "\n";
     }
     if (a_.source.health.ended_early) out_ += EarlyEndSentence(a_.source.health) + "\n";
+    if (a_.source.health.lost_records != 0) out_ += LossSentence(a_.source.health) + "\n";
     if (metadata_.without_hooks() && !t_.has_names)
       out_ += "Recorded without hooks: phases are guessed from signals, nothing has a name.\n";
     if (metadata_.virtual_device()) {
@@ -96,7 +97,9 @@ class Writer {
                   "; confidence: ", v.confidence, "\n");
     }
     if (verdicts.empty() && t_.allocations != 0)
-      out_ += a_.source.health.ended_early ? "No fault found so far.\n" : "No fault found.\n";
+      out_ += a_.source.health.lost_records != 0 ? "No fault found in what is left.\n"
+              : a_.source.health.ended_early     ? "No fault found so far.\n"
+                                                 : "No fault found.\n";
   }
 
   void Ledger() {
@@ -294,6 +297,11 @@ class Writer {
 std::string EarlyEndSentence(const SourceHealth& health) {
   return health.damage.empty() ? "The trace ends early: the program did not close it (crash, kill, or still running)."
                                : "The file is damaged: what follows the damage is missing here.";
+}
+
+std::string LossSentence(const SourceHealth& health) {
+  if (health.lost_records == 0) return "";
+  return Cat(Grouped(health.lost_records), " records were lost: every figure is of those that are left, and the true peak may be higher.");
 }
 
 std::string ReportText(const Analysis& analysis, const ReportTextOptions& options) {

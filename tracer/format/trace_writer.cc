@@ -308,6 +308,10 @@ uint64_t TraceWriter::losses() const {
   return sum;
 }
 
+uint64_t TraceWriter::losses(LossCause cause) const {
+  return __atomic_load_n(&header_->losses[static_cast<uint32_t>(cause)], __ATOMIC_RELAXED);
+}
+
 bool TraceWriter::WriteAll(const void* data, size_t bytes, uint64_t offset) {
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {

@@ -61,7 +61,8 @@ class TraceWriter {
   bool unnamed() const { return unnamed_.load(std::memory_order_relaxed); }
 
   void AddLoss(LossCause cause, uint64_t count = 1);
-  uint64_t losses() const;
+  uint64_t losses() const;  // of all causes
+  uint64_t losses(LossCause cause) const;
 
   // Seals everything, marks the trace as closed. Blocks until written. Idempotent.
   void Close();
