@@ -116,6 +116,22 @@ TEST(Advise, ABatchThatFailedForWantOfMemoryFailsWithExpandableSegmentsToo) {
   EXPECT_EQ(expandable->settings["batch_size"], 39);
 }
 
+TEST(Advise, ARunThatAMemoryFractionStoppedIsNotSaidToMissTheCard) {
+  AdviceQuestion question;
+  question.capacity = uint64_t{1} << 30;
+  const std::string plain = FailingRun(150);
+  std::string limited = plain;
+  ReplaceAll(&limited, "phase forward\nalloc y", "mark memory fraction: 0.5\nphase forward\nalloc y");
+  const auto without = Advise(Events(plain), nullptr, question), with = Advise(Events(limited), nullptr, question);
+  ASSERT_TRUE(without.ok() && with.ok());
+  EXPECT_FALSE(without->baseline_fits);
+  EXPECT_TRUE(without->cautions.empty());
+  EXPECT_TRUE(with->baseline_fits);
+  ASSERT_EQ(with->cautions.size(), 1u);
+  EXPECT_EQ(with->cautions[0].rfind("The program had set a memory fraction: 150.0 MiB were refused by that limit of 512.0 MiB, not by the device's 1.00 GiB", 0), 0u)
+      << with->cautions[0];
+}
+
 TEST(Advise, ARunThatFillsTheCardWithExpandableSegmentsIsNamedAsWithoutHeadroom) {
   AdviceQuestion question;
   question.capacity = uint64_t{1} << 30;

@@ -143,6 +143,7 @@ class Adviser {
     r.phase = f.phase;
     r.peak_at_least = PeakAtLeast(t);
     r.device_total = DeviceTotal(t, metadata);
+    r.allowed = static_cast<uint64_t>(f.memory_fraction * static_cast<double>(r.device_total));
     // The first step of an optimizer with states ends with them; what a step needs beside them, the second one shows.
     const uint64_t steps =
         t.category_peaks[Index(Category::kOptimizerState)].categories[Index(Category::kOptimizerState)].rounded != 0
@@ -186,8 +187,12 @@ class Adviser {
     const RanOut r = Describe(t.failures.front(), metadata);
     const uint64_t need = static_cast<uint64_t>(static_cast<double>(r.peak_at_least) * ratio_.value_or(1));
     // A lower bound of the peak shows no fit: without a whole step nothing is known to fit.
-    if (out_.capacity <= r.device_total || need > out_.usable || !r.whole_step) out_.baseline_fits = false;
+    if (out_.capacity <= r.allowed || need > out_.usable || !r.whole_step) out_.baseline_fits = false;
     out_.ran_out = r;
+    if (r.allowed < r.device_total) {
+      out_.cautions.push_back(Cat("The program had set a memory fraction: ", HumanBytes(r.request), " were refused by that limit of ", HumanBytes(r.allowed),
+                                  ", not by the device's ", HumanBytes(r.device_total), ". What is said here of a capacity is without such a limit."));
+    }
   }
 
   absl::Status ReadSecond(const Metadata& metadata) {
@@ -276,7 +281,7 @@ class Adviser {
     }
     // A batch that has failed on a card at least as large is no advice.
     uint64_t below = ~uint64_t{0}, below_expandable = ~uint64_t{0};
-    if (RanOutForGood() && out_.capacity <= out_.ran_out->device_total) {
+    if (RanOutForGood() && out_.capacity <= out_.ran_out->allowed) {
       below = batch;
       // With expandable segments it has not where its requests, the failed ones too, fit in this very card.
       if (!as_recorded) below_expandable = batch;

@@ -39,6 +39,7 @@ struct RanOut {
   Phase phase = Phase::kUnknown;
   uint64_t peak_at_least = 0;
   uint64_t device_total = 0;
+  uint64_t allowed = 0;  // of it, by the memory fraction
   bool whole_step = false;  // a step was finished before
   bool went_on = false;     // the program caught it and finished a step after it
 };

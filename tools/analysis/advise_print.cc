@@ -111,7 +111,7 @@ std::string AdviceText(const Advice& a, bool color) {
   const std::string run = Cat("The run", a.batch ? Cat(" at batch ", *a.batch) : std::string());
   const std::string device = metadata.virtual_device() ? " on a virtual device" : "";
   const bool unknown = a.ran_out && !a.ran_out->went_on && !a.ran_out->whole_step &&
-                       a.capacity > a.ran_out->device_total && a.ran_out->peak_at_least <= a.usable;
+                       a.capacity > a.ran_out->allowed && a.ran_out->peak_at_least <= a.usable;
   const std::string verdict =
       Cat(a.baseline_fits ? "fits"
           : unknown       ? "is not known to fit"
