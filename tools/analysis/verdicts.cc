@@ -84,6 +84,9 @@ class Judging {
           "No model has run yet, so batch and checkpointing change nothing: fewer or smaller tensors, a lower precision, sharding, or host memory "
           "for what is not needed yet.";
       v.price = "less precise numbers, or copies from the host";
+    } else if (f.phase == Phase::kEval) {
+      v.suggestion = "A smaller batch or sequence, a lower precision, or sharding; checkpointing saves nothing where no backward follows.";
+      v.price = "fewer samples at a time, or less precise numbers";
     } else {
       v.suggestion =
           "A smaller batch or sequence, activation checkpointing, or sharding; `vramledger advise` predicts each.";
