@@ -200,6 +200,31 @@ TEST(TraceFile, AShortTraceThatIsCutOffLosesItsEndAlone) {
   EXPECT_NE((*reader)->health().damage.find(" records, and what follows, are lost"), std::string::npos) << (*reader)->health().damage;
 }
 
+// A killed writer leaves every chunk whole whose header it wrote, so what is missing was taken away later.
+TEST(TraceFile, AKilledTraceThatIsCutOffIsDamaged) {
+  TempFile file;
+  auto writer = TraceWriter::Create(file.path());
+  for (uint64_t i = 0; i < 200'000; ++i) (*writer)->Append(Memory(RecordKind::kAlloc, 512 * (i + 1) * (i % 97 + 1), 512));
+  const auto killed = file.Read();
+  TempFile copy;
+  copy.Write(killed);
+  auto whole = OpenTrace(copy.path());
+  ASSERT_TRUE(whole.ok());
+  EXPECT_GT(ReadAll(**whole).size(), 0u);
+  EXPECT_EQ((*whole)->health().damage, "");
+  EXPECT_TRUE((*whole)->health().ended_early);
+  // Both within the ring: where the chunks behind it lie depends on how fast they were sealed.
+  for (const size_t part : {size_t{300'000}, size_t{5000}}) {
+    auto cut = killed;
+    cut.resize(part);
+    copy.Write(cut);
+    auto reader = OpenTrace(copy.path());
+    ASSERT_TRUE(reader.ok());
+    ReadAll(**reader);
+    EXPECT_NE((*reader)->health().damage.find("is cut off"), std::string::npos) << part << " of " << killed.size();
+  }
+}
+
 TEST(TraceFile, WhatIsJoinedToAClosedTraceIsNamed) {
   TempFile file;
   {

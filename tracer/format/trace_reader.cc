@@ -172,8 +172,15 @@ absl::Status TraceReader::ScanChunks(uint64_t file_bytes) {
     const uint64_t payload_offset = offset + sizeof(chunk);
     const bool whole_payload = chunk.payload_bytes <= file_bytes - payload_offset;
     if (!whole_payload) {
-      CutOff(absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ", file_bytes - payload_offset,
-                          " are there", IsSealed(type) ? absl::StrCat("; its ", chunk.records, " records, and what follows, are lost") : ""));
+      std::string sentence = absl::StrCat("chunk at offset ", offset, " is cut off: it says ", chunk.payload_bytes, " bytes, ",
+                                          file_bytes - payload_offset, " are there", IsSealed(type) ? absl::StrCat("; its ", chunk.records, " records, and what follows, are lost") : "");
+      // A chunk's header is written once its bytes are there, by a killed writer too; a running one may have made the file longer meanwhile.
+      struct stat now {};
+      if (::fstat(fd_, &now) == 0 && static_cast<uint64_t>(now.st_size) > file_bytes) {
+        CutOff(std::move(sentence));
+      } else {
+        Damaged(std::move(sentence));
+      }
       if (IsSealed(type)) break;
     }
     if (IsSealed(type)) {
