@@ -358,8 +358,7 @@ void Plugin::EmptyCache() noexcept {
 bool Plugin::SetMemoryFraction(double fraction, int device) noexcept {
   CachingAllocator* allocator = core();
   if (allocator == nullptr || !allocator->SetMemoryFraction(fraction, device)) return false;
-  if (ready_.load(std::memory_order_acquire))
-    recorder_->Control(RecordKind::kMark, Intern(std::string(kMemoryFractionMark) + absl::StrCat(fraction)), 0, 0, phases_.program_phase(), device);
+  Mark(std::string(kMemoryFractionMark) + absl::StrCat(fraction), device);
   return true;
 }
 
@@ -453,8 +452,8 @@ void Plugin::SampleDevices(bool always) {
   sample_due_ns_.store(rest ? end + std::min(shortest * kSampleRest, kLongestRestNs) : 0, std::memory_order_relaxed);
 }
 
-void Plugin::Mark(std::string_view text) {
-  if (ready_.load(std::memory_order_acquire)) recorder_->Control(RecordKind::kMark, Intern(text), 0, 0, phases_.program_phase());
+void Plugin::Mark(std::string_view text, int device) {
+  if (ready_.load(std::memory_order_acquire)) recorder_->Control(RecordKind::kMark, Intern(text), 0, 0, phases_.program_phase(), device);
 }
 
 void Plugin::Metadata(std::string_view json) {

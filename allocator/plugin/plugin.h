@@ -82,7 +82,7 @@ class Plugin : public PhaseListener, public OutsideHost {
   bool Name(uintptr_t address, Role role, uint32_t name, uint64_t bytes);
   // An optimizer's step has ended.
   void StepDone(uint32_t optimizer);
-  void Mark(std::string_view text);
+  void Mark(std::string_view text, int device = 0);
   // Says a sentence on standard error; only the first twenty are said.
   void Complain(const std::string& sentence);
   // `name`, or one beside it where another process writes that.
